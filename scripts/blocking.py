@@ -20,11 +20,12 @@ FOLDERS: Final = (
     "core/src/lockstead/runtime",
     "core/src/lockstead/stores",
     "core/src/lockstead/stores/postgres",
+    "core/src/lockstead/stores/redis",
     "core/src/lockstead/wrapping",
     "packages/prefect_block/src/prefect_lockstead",
 )
 
-BY_HAND: Final = {"aio_guard.py", "aio_loading.py", "aio_rounds.py"}
+BY_HAND: Final = {"aio_bounded.py", "aio_guard.py", "aio_loading.py", "aio_rounds.py"}
 """Awaiting modules whose blocking twin is written by hand, as they differ in all they do."""
 
 HEADER: Final = "# Generated from {} by `make blocking`: edit that file instead.\n"

@@ -14,9 +14,12 @@ import pytest
 from lockstead.errors import OutcomeUnknown, StoreRefused
 from lockstead.stores.bounds import Bounds
 from lockstead.stores.redis.access import Access, Kind
+from lockstead.stores.redis.bounded import bounded
 from lockstead.stores.redis.connection import Connection
 from lockstead.stores.redis.errors import code_of
+from lockstead.stores.redis.messages import Messages
 from lockstead.stores.redis.plain import READ_AT_ONCE, PlainSocket
+from lockstead.stores.redis.route import shown
 
 PATIENCE: Final = 30.0
 
@@ -48,9 +51,9 @@ def answering(*answers: list[bytes]) -> Iterator[Connection]:
         server.start()
         address = listening.getsockname()
         access = Access(Kind.SERVER, (address,), ways={"driver_info": None})
-        connection = Connection(access.connection(address, Bounds(PATIENCE)), address)
+        connection = Connection(bounded(access, address, Bounds(PATIENCE)), shown(address))
         try:
-            connection.connect(is_secure=False, role="")
+            connection.connect(Bounds(PATIENCE), is_secure=False, is_master=False)
             yield connection
         finally:
             connection.close()
@@ -107,7 +110,6 @@ def test_a_request_longer_than_the_system_takes_at_once_is_sent_whole() -> None:
         server = threading.Thread(target=serve)
         server.start()
         with socket.create_connection(listening.getsockname()) as connected:
-            connected.settimeout(0.0)
             assert PlainSocket(connected).exchange(request, Bounds(PATIENCE)) == b"ok"
         server.join(PATIENCE)
     assert received == len(request)
@@ -170,11 +172,11 @@ SUBSCRIBED: Final = b"*3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n"
 PUBLISHED: Final = b"*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$%d\r\n%b\r\n"
 
 
-def heard(connection: Connection, count: int) -> list[bytes]:
-    came: list[bytes] = []
+def heard(messages: Messages, count: int) -> list[bytes]:
+    came = messages.first
     while len(came) < count:
-        assert select.select([connection.descriptor], [], [], PATIENCE)[0], came
-        came += connection.messages()
+        assert select.select([messages], [], [], PATIENCE)[0], came
+        came += messages.read()
     return came
 
 
@@ -183,18 +185,17 @@ def test_messages_are_heard_one_by_one_however_they_come() -> None:
     # the first comes with the answer to the subscription
     pieces = [SUBSCRIBED + first + second[:20], second[20:-1], second[-1:] + third[:9], third[9:]]
     with answering(pieces) as connection:
-        came = connection.listen(b"news", PATIENCE)
-        assert came + heard(connection, 3 - len(came)) == [b"a", b"two\r\nlines", b""]
-        with pytest.raises(OutcomeUnknown, match="closed the connection"):
-            heard(connection, 1)
+        messages = Messages(connection, b"news", PATIENCE)
+        assert heard(messages, 3) == [b"a", b"two\r\nlines", b""]
+        with pytest.raises(ConnectionResetError, match="closed the connection"):
+            heard(messages, 4)
 
 
 def test_many_messages_at_once_are_all_heard() -> None:
     texts = [b"%d" % number + b"x" * 1000 for number in range(100)]
     said = b"".join(PUBLISHED % (len(each), each) for each in texts)
     with answering([SUBSCRIBED, said]) as connection:
-        came = connection.listen(b"news", PATIENCE)
-        assert came + heard(connection, len(texts) - len(came)) == texts
+        assert heard(Messages(connection, b"news", PATIENCE), len(texts)) == texts
 
 
 @pytest.mark.parametrize(
@@ -211,12 +212,11 @@ def test_many_messages_at_once_are_all_heard() -> None:
 )
 def test_what_is_no_message_to_the_channel_ends_the_listening(said: bytes, why: str) -> None:
     with answering([SUBSCRIBED], [said]) as connection:
-        assert connection.listen(b"news", PATIENCE) == []
-        assert connection._connection._sock is not None
-        connection._connection._sock.raw.sendall(b"go on")
-        with pytest.raises(OutcomeUnknown, match=why):
-            heard(connection, 1)
-        assert connection.descriptor == -1
+        messages = Messages(connection, b"news", PATIENCE)
+        assert messages.first == []
+        connection.client.raw.sendall(b"go on")
+        with pytest.raises((OSError, ValueError), match=why):
+            heard(messages, 1)
 
 
 def test_who_may_not_subscribe_is_told_so() -> None:
@@ -224,4 +224,4 @@ def test_who_may_not_subscribe_is_told_so() -> None:
         answering([b"-NOPERM this user has no permissions\r\n"]) as connection,
         pytest.raises(StoreRefused, match="may not"),
     ):
-        connection.listen(b"news", PATIENCE)
+        Messages(connection, b"news", PATIENCE)

@@ -6,10 +6,10 @@ Must not know commands. No message and no repr of this file shows a credential.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import unquote
 
 from lockstead.errors import StoreRefused
@@ -17,63 +17,12 @@ from lockstead.stores.redis.url import TLS_OPTIONS
 from lockstead.stores.transport import CLEARTEXT, flag, refuse_clear, transport, wants_tls
 
 if TYPE_CHECKING:
-    from lockstead.stores.bounds import BoundedSocket, Bounds
     from lockstead.stores.examination import Finding
 
 Address: TypeAlias = "tuple[str, int]"
 """Host and port."""
 
 MISSING: Final = "the store on Redis needs its client library; install it: pip install redis"
-
-
-class RedisPyConnection(Protocol):
-    """What is used of redis-py's blocking connection, which is typed in parts only."""
-
-    _sock: BoundedSocket | None
-
-    def connect(self) -> None:
-        """Connect, log in, select the database."""
-
-    def send_command(self, *words: object) -> None:
-        """Send one command."""
-
-    def send_packed_command(self, command: Sequence[bytes], check_health: bool = True) -> None:
-        """Send what was written."""
-
-    def read_response(self) -> Any:
-        """Read one reply, raising what is an error."""
-
-    def can_read(self, timeout: float) -> bool:
-        """Return whether there is something to read, or the end; waits for it up to `timeout` seconds."""
-        ...
-
-    def disconnect(self) -> None:
-        """Close it."""
-
-
-class AsyncRedisPyConnection(Protocol):
-    """What is used of redis-py's awaiting connection."""
-
-    bounds: Bounds
-
-    async def connect(self) -> None:
-        """Connect, log in, select the database."""
-
-    async def send_command(self, *words: object) -> None:
-        """Send one command."""
-
-    async def send_packed_command(self, command: Sequence[bytes], check_health: bool = True) -> None:
-        """Send what was written."""
-
-    async def read_response(self) -> Any:
-        """Read one reply, raising what is an error."""
-
-    async def can_read(self) -> bool:
-        """Return whether there is something to read, or the end."""
-        ...
-
-    async def disconnect(self, nowait: bool = False) -> None:
-        """Close it."""
 
 
 class Kind(Enum):
@@ -102,30 +51,6 @@ class Access:
     sentinel_ways: Mapping[str, Any] = field(default_factory=dict, repr=False)
     may_be_clear: bool = False
 
-    def connection(
-        self, address: Address, bounds: Bounds, *, to_sentinel: bool = False, patience: float | None = None
-    ) -> RedisPyConnection:
-        """Make a connection, which connects within its bounds when it is told to; its socket keeps to them.
-
-        patience: seconds for each write and read, where there is a limit beside the bounds.
-        """
-        from lockstead.stores.redis.bounded import Plain, Secure
-
-        self.check(address, to_sentinel=to_sentinel)
-        made = (Secure if self.is_secure else Plain)(**self._arguments(address, patience, to_sentinel=to_sentinel))
-        made.bounds = bounds
-        return cast(RedisPyConnection, made)
-
-    def awaiting(self, address: Address, bounds: Bounds, *, to_sentinel: bool = False) -> AsyncRedisPyConnection:
-        """Make an awaiting connection, like `connection`; whoever awaits it limits its time."""
-        from lockstead.stores.redis.bounded import AwaitedPlain, AwaitedSecure
-
-        self.check(address, to_sentinel=to_sentinel)
-        kind = AwaitedSecure if self.is_secure else AwaitedPlain
-        made = kind(**self._arguments(address, None, to_sentinel=to_sentinel))
-        made.bounds = bounds
-        return cast(AsyncRedisPyConnection, made)
-
     def check(self, address: Address, *, to_sentinel: bool = False) -> None:
         """Raise StoreRefused where a password would go in clear to another machine: one may be named by a server."""
         if self.has_password(to_sentinel=to_sentinel) and not self.is_secure and not self.may_be_clear:
@@ -147,7 +72,14 @@ class Access:
         is_verified, has_password = self.is_verified, self.has_password()
         return transport(hosts, tls=self.is_secure, is_verified=is_verified, has_password=has_password, way=TLS_WAY)
 
-    def _arguments(self, address: Address, patience: float | None, *, to_sentinel: bool) -> dict[str, Any]:
+    def arguments(
+        self, address: Address, patience: float | None = None, *, to_sentinel: bool = False
+    ) -> dict[str, Any]:
+        """Return what redis-py's connection to a server is made with. StoreRefused as `check` says.
+
+        patience: seconds for each write and read, where there is a limit beside the bounds.
+        """
+        self.check(address, to_sentinel=to_sentinel)
         who = dict(self.sentinel_ways) if to_sentinel else self._who()
         return {
             **self.ways,

@@ -1,4 +1,4 @@
-"""How redis-py's connections are kept within bounds: each reads from a socket, or a stream, that counts.
+"""How redis-py's connections are kept within bounds, blocking: each reads from a socket that counts.
 
 The library limits single steps only, and reads as much as a server announces. Imported when a connection is made, for
 redis-py is. Must not know what is asked.
@@ -6,21 +6,22 @@ redis-py is. Must not know what is asked.
 
 from __future__ import annotations
 
-import asyncio
 import socket
-from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import redis.asyncio.connection as awaited
 from redis import connection as blocking
+from redis.exceptions import ResponseError
 
+from lockstead.errors import StoreError, StoreRefused
 from lockstead.stores.bounds import BoundedSocket, Bounds, dialled
+from lockstead.stores.redis.access import Access, Address
+from lockstead.stores.redis.plain import PlainSocket
 
 if TYPE_CHECKING:
     _Base = blocking.Connection
-    _AwaitedBase = awaited.Connection
 else:
-    _Base = _AwaitedBase = object
+    _Base = object
 
 
 class _Dials(blocking.Connection):
@@ -41,61 +42,87 @@ class _Dials(blocking.Connection):
         return plain
 
 
-class _Counts(_Base):
-    """Gives a socket that counts."""
+class Bounded(_Base):
+    """A connection that keeps to its bounds."""
 
     bounds: Bounds
+    _plain: PlainSocket | None = None
 
     def _connect(self) -> Any:
         counting = BoundedSocket(super()._connect(), self.bounds)  # type: ignore[no-untyped-call]  # not typed there
         counting.settimeout(self.socket_timeout)
         return counting
 
+    @property
+    def raw(self) -> socket.socket:
+        """The socket, which may be in TLS. ConnectionResetError if it is closed."""
+        counting: BoundedSocket | None = self._sock
+        if counting is None:
+            raise ConnectionResetError("the connection was closed")
+        return counting.raw
 
-class Plain(_Counts, _Dials):
+    def open(self, bounds: Bounds) -> None:
+        """Connect, log in, select the database."""
+        self.bounds = bounds
+        self.connect()  # type: ignore[no-untyped-call]  # not typed there
+        counting: BoundedSocket | None = self._sock
+        # what is encrypted is the library's to read
+        plain = None if counting is None else counting.plain
+        self._plain = None if plain is None else PlainSocket(plain)
+
+    def has_more(self) -> bool:
+        """Return whether there is something to read, or the end."""
+        return self._plain.has_more() if self._plain is not None else bool(self.can_read(0))
+
+    def exchange(self, packed: bytes, count: int, bounds: Bounds) -> list[Any]:
+        """Send encoded commands, and return their replies, errors of the server among them."""
+        counting: BoundedSocket | None = self._sock
+        if counting is not None:
+            counting.bounds = bounds  # so every step of the library counts
+            counting.settimeout(None)
+        self.send_packed_command([packed], check_health=False)  # type: ignore[no-untyped-call]
+        replies: list[Any] = []
+        for _ in range(count):
+            try:
+                replies.append(self.read_response())
+            except ResponseError as error:
+                replies.append(error)
+        return replies
+
+    def exchange_one(self, packed: bytes, bounds: Bounds) -> Any:
+        """Send one encoded command, and return its reply."""
+        if self._plain is None:
+            return self.exchange(packed, 1, bounds)[0]
+        reply = self._plain.exchange(packed, bounds)
+        return reply if isinstance(reply, bytes) else ResponseError(reply)
+
+    def end(self) -> None:
+        """Close it at once."""
+        self._plain = None
+        with suppress(Exception):
+            self.disconnect()  # type: ignore[no-untyped-call]
+
+
+class Plain(Bounded, _Dials):
     """A connection without TLS."""
 
 
-class Secure(_Counts, blocking.SSLConnection, _Dials):
+class Secure(Bounded, blocking.SSLConnection, _Dials):
     """A connection with TLS."""
 
 
-class _Reader:
-    """A stream that counts before it reads what a server has announced."""
+def bounded(
+    access: Access, address: Address, bounds: Bounds, *, to_sentinel: bool = False, patience: float | None = None
+) -> Bounded:
+    """Make a connection that is not open yet. Raises StoreError.
 
-    def __init__(self, stream: asyncio.StreamReader, bounds: Callable[[], Bounds]) -> None:
-        self._stream = stream
-        self._bounds = bounds
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    async def readexactly(self, count: int) -> bytes:
-        self._bounds().took(count)
-        return await self._stream.readexactly(count)
-
-    async def read(self, count: int = -1) -> bytes:
-        came = await self._stream.read(count)
-        self._bounds().took(len(came))
-        return came
-
-    async def readline(self) -> bytes:
-        line = await self._stream.readline()  # which has a limit of its own
-        self._bounds().took(len(line))
-        return line
-
-
-class _AwaitedCounts(_AwaitedBase):
-    bounds: Bounds
-
-    async def _connect(self) -> None:
-        await super()._connect()  # type: ignore[no-untyped-call]  # not typed there
-        self._reader: Any = _Reader(self._reader, lambda: self.bounds)
-
-
-class AwaitedPlain(_AwaitedCounts, awaited.Connection):
-    """An awaiting connection without TLS."""
-
-
-class AwaitedSecure(_AwaitedCounts, awaited.SSLConnection):
-    """An awaiting connection with TLS."""
+    patience: seconds for each write and read, where there is a limit beside the bounds.
+    """
+    try:
+        made = (Secure if access.is_secure else Plain)(**access.arguments(address, patience, to_sentinel=to_sentinel))
+    except StoreError:
+        raise
+    except Exception as error:
+        raise StoreRefused(f"no connection to Redis can be made: {type(error).__name__}: {error}") from error
+    made.bounds = bounds
+    return made

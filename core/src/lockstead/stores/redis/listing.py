@@ -33,19 +33,19 @@ ROOM: Final = LISTING_MAX // 2
 NOT_READ: Final = f"it is one of the largest records of a listing of more than {ROOM >> 20} MiB, and was not read"
 
 
-def listed(command: List, keys: Keys, route: Route, *, is_routed: bool) -> Asking[Listing]:
+def listed(command: List, keys: Keys, route: Route) -> Asking[Listing]:
     """Find the names, then read the records: the small ones first, so that large ones keep nobody's out."""
     if command.key is None:
-        names = yield from _scanned(command.space, keys, route, is_routed=is_routed)
+        names = yield from _scanned(command.space, keys, route)
     else:
-        names = yield from _indexed(command.space, command.key, keys, route, is_routed=is_routed)
+        names = yield from _indexed(command.space, command.key, keys, route)
     wanted = [name for name in names if name.part.startswith(command.part_prefix)]
     found: dict[Name, Snapshot] = {}
     large: dict[Name, int] = {}
     room = GLANCES_ROOM
     for page in _pages(wanted):
         most = GLANCE_BYTES if room > 0 else 0
-        said = yield from call_many([glance(name, most, keys) for name in page], route, is_routed=is_routed)
+        said = yield from call_many([glance(name, most, keys) for name in page], route)
         room -= _sort(page, said, found, large)
     room += ROOM - GLANCES_ROOM
     fits: list[Name] = []
@@ -56,7 +56,7 @@ def listed(command: List, keys: Keys, route: Route, *, is_routed: bool) -> Askin
         fits.append(name)
     for page in _pages(fits):
         asked = [glance(name, large[name], keys) for name in page]
-        _sort(page, (yield from call_many(asked, route, is_routed=is_routed)), found, {})
+        _sort(page, (yield from call_many(asked, route)), found, {})
     return Listing(tuple((name, found[name]) for name in wanted if name in found))
 
 
@@ -86,11 +86,11 @@ def _sort(page: list[Name], said: list[Any], found: dict[Name, Snapshot], large:
     return came
 
 
-def _indexed(space: Space, key: str, keys: Keys, route: Route, *, is_routed: bool) -> Asking[list[Name]]:
+def _indexed(space: Space, key: str, keys: Keys, route: Route) -> Asking[list[Name]]:
     index = keys.index(Name(key, space))
     if index is None:
         return [Name(key, space)]
-    parts = yield from _plain(index, (b"ZRANGE", index, b"0", b"-1"), route, is_routed=is_routed)
+    parts = yield from _plain(index, (b"ZRANGE", index, b"0", b"-1"), route)
     # what is not text is nobody's: we could not have written it
     return [Name(key, space, part.decode()) for part in parts if _is_text(part)]
 
@@ -103,18 +103,18 @@ def _is_text(part: bytes) -> bool:
     return True
 
 
-def _plain(key: bytes, words: Words, route: Route, *, is_routed: bool) -> Asking[Any]:
+def _plain(key: bytes, words: Words, route: Route) -> Asking[Any]:
     """Ask for something that changes nothing, following a slot that has moved."""
     for _ in range(3):
         address = yield from route.find(key)
-        reply = (yield Ask(address, (words,), is_routed=is_routed))[0]
+        reply = (yield Ask(address, (words,)))[0]
         if not isinstance(reply, Exception):
             return reply
         route.failed(address)
     raise refusal(reply, shown(address))
 
 
-def _scanned(space: Space, keys: Keys, route: Route, *, is_routed: bool) -> Asking[list[Name]]:
+def _scanned(space: Space, keys: Keys, route: Route) -> Asking[list[Name]]:
     """Look through all keys of all masters: what stands there throughout is found."""
     found: dict[Name, None] = {}
     pattern, longest = keys.pattern(space), b"%d" % keys.longest(space)
@@ -123,7 +123,7 @@ def _scanned(space: Space, keys: Keys, route: Route, *, is_routed: bool) -> Aski
         while True:
             # by a script, for a name that is none of ours can be as long as a record
             words = (b"EVAL", SCAN.text, b"0", cursor, pattern, SCAN_COUNT, longest)
-            reply = (yield Ask(address, (words,), is_routed=is_routed))[0]
+            reply = (yield Ask(address, (words,)))[0]
             if isinstance(reply, Exception):
                 raise refusal(reply, shown(address))
             cursor, found_keys = reply

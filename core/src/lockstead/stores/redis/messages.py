@@ -6,11 +6,12 @@ message means.
 
 from __future__ import annotations
 
-import socket
 import ssl
 from typing import Final
 
-from lockstead.stores.bounds import AnswerTooLong
+from lockstead.stores.bounds import AnswerTooLong, Bounds
+from lockstead.stores.redis.connection import Connection
+from lockstead.stores.redis.errors import refusal
 
 READ_AT_ONCE: Final = 16_384
 """Bytes that are read in one step."""
@@ -20,15 +21,30 @@ MESSAGE_MAX: Final = 65_536
 
 
 class Messages:
-    """Reads from a connected socket, plain or in TLS, which it keeps from blocking."""
+    """The messages to a channel, read without blocking from a connection, which is closed by who opened it."""
 
-    __slots__ = ("_came", "_opening", "_socket")
+    __slots__ = ("_came", "_opening", "_socket", "first")
 
-    def __init__(self, connected: socket.socket, channel: bytes) -> None:
-        connected.settimeout(0.0)
-        self._socket = connected
+    def __init__(self, connection: Connection, channel: bytes, limit: float) -> None:
+        """Subscribe within `limit` seconds. StoreError or redis-py's errors if that fails.
+
+        first: the messages that came with the answer.
+        """
+        (reply,) = connection.exchange([(b"SUBSCRIBE", channel)], Bounds(limit))
+        if isinstance(reply, Exception):
+            raise refusal(reply, connection.where)
+        client = connection.client
+        self.first: list[bytes] = []
+        while client.can_read(0):
+            self.first.append(bytes(client.read_response()[2]))
+        self._socket = client.raw
+        self._socket.settimeout(0.0)
         self._opening = b"*3\r\n$7\r\nmessage\r\n$%d\r\n%b\r\n$" % (len(channel), channel)
         self._came = b""
+
+    def fileno(self) -> int:
+        """Return what to poll for something to read; -1 if it is closed."""
+        return self._socket.fileno()
 
     def read(self) -> list[bytes]:
         """Return what has come. OSError or ValueError when the connection ends, or says anything else."""

@@ -18,7 +18,7 @@ READ_AT_ONCE: Final = 16_384
 
 
 class PlainSocket:
-    """A connected socket, which must not wait by itself while this is used: see `prepare`."""
+    """A connected socket."""
 
     __slots__ = ("_arrivals", "_socket")
 
@@ -26,11 +26,6 @@ class PlainSocket:
         self._socket = connected
         self._arrivals = select.poll()
         self._arrivals.register(connected, select.POLLIN)
-
-    def prepare(self) -> None:
-        """Keep the socket from waiting by itself."""
-        if self._socket.gettimeout() != 0.0:
-            self._socket.settimeout(0.0)
 
     def has_more(self) -> bool:
         """Return whether there is something to read, or the end."""
@@ -41,6 +36,8 @@ class PlainSocket:
 
         Raises OSError for everything else; what is left on the connection is of no use then.
         """
+        if self._socket.gettimeout() != 0.0:
+            self._socket.settimeout(0.0)  # it must not wait by itself
         self._send(request, bounds)
         said = self._received(bounds)
         while b"\r\n" not in said:

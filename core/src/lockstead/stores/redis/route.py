@@ -31,14 +31,13 @@ STEPS_MAX: Final = 8
 class Ask:
     """Commands for one server, sent together. share: the part of the time left that this may take.
 
-    to_sentinel: it is asked as a Sentinel. is_routed: a node of a Cluster, which says itself where a key is.
+    to_sentinel: it is asked as a Sentinel.
     """
 
     address: Address
     commands: tuple[Words, ...]
     share: float = 1.0
     to_sentinel: bool = False
-    is_routed: bool = False
 
 
 Asking: TypeAlias = Script[Ask, list[Any], T]
@@ -237,7 +236,7 @@ class ByCluster:
         for count, node in enumerate(nodes):
             share = 1.0 / (len(nodes) - count + 1)
             try:
-                reply = (yield Ask(node, ((b"CLUSTER", b"SLOTS"),), share, is_routed=True))[0]
+                reply = (yield Ask(node, ((b"CLUSTER", b"SLOTS"),), share))[0]
             except StoreError as error:
                 silent = error
                 continue
@@ -278,18 +277,18 @@ def slot_of(key: bytes) -> int:
 # --- scripts -----------------------------------------------------------------------------------------------------
 
 
-def call(request: Request, along: Route, *, is_routed: bool) -> Asking[Any]:
+def call(request: Request, along: Route) -> Asking[Any]:
     """Carry out one script call, and give what the script said."""
     address = along.known(request.keys[0])
     if address is None:
         address = yield from along.find(request.keys[0])
-    reply = (yield Ask(address, (request.by_digest(),), is_routed=is_routed))[0]
+    reply = (yield Ask(address, (request.by_digest(),)))[0]
     if isinstance(reply, bytes):
         return reply
-    return (yield from settled(reply, request, address, along, is_routed=is_routed))
+    return (yield from settled(reply, request, address, along))
 
 
-def call_many(requests: Sequence[Request], along: Route, *, is_routed: bool) -> Asking[list[Any]]:
+def call_many(requests: Sequence[Request], along: Route) -> Asking[list[Any]]:
     """Carry out many, all for one server with one sending. Gives for each what its script said, or its StoreError."""
     by_server: dict[Address, list[int]] = {}
     results: list[Any] = [None] * len(requests)
@@ -306,7 +305,7 @@ def call_many(requests: Sequence[Request], along: Route, *, is_routed: bool) -> 
         # a fair share: a server that stands still costs the others nothing
         share = 1.0 / (len(by_server) - count)
         try:
-            replies = yield Ask(address, commands, share, is_routed=is_routed)
+            replies = yield Ask(address, commands, share)
         except StoreError as error:
             for number in numbers:
                 results[number] = error
@@ -315,15 +314,13 @@ def call_many(requests: Sequence[Request], along: Route, *, is_routed: bool) -> 
         unknown = [number for number, reply in answers.items() if _knows_no_script(reply)]
         if unknown:
             with suppress(StoreError):  # what is not answered is asked again below, each by itself
-                again = yield Ask(
-                    address, _taught([requests[number] for number in unknown]), share, is_routed=is_routed
-                )
+                again = yield Ask(address, _taught([requests[number] for number in unknown]), share)
                 answers.update(zip(unknown, again, strict=True))
         replied += [(number, address, reply) for number, reply in answers.items()]
     # all were asked: what is sent on to a server that stands still keeps nobody else's answer away
     for number, address, reply in replied:
         try:
-            results[number] = yield from settled(reply, requests[number], address, along, is_routed=is_routed)
+            results[number] = yield from settled(reply, requests[number], address, along)
         except StoreError as error:
             results[number] = error
     return results
@@ -343,7 +340,7 @@ def _taught(requests: Sequence[Request]) -> tuple[Words, ...]:
     return tuple(commands)
 
 
-def settled(reply: Any, request: Request, address: Address, along: Route, *, is_routed: bool) -> Asking[Any]:
+def settled(reply: Any, request: Request, address: Address, along: Route) -> Asking[Any]:
     """Follow a reply until it is an answer."""
     key = request.keys[0]
     for _ in range(STEPS_MAX):
@@ -365,7 +362,7 @@ def settled(reply: Any, request: Request, address: Address, along: Route, *, is_
                 if code in ("READONLY", "CLUSTERDOWN", "MASTERDOWN"):
                     along.failed(address)
                 raise refusal(reply, shown(address))
-        reply = (yield Ask(address, commands, is_routed=is_routed))[-1]
+        reply = (yield Ask(address, commands))[-1]
     raise StoreUnavailable(f"{request.what} was sent from node to node; the Cluster is moving slots")
 
 

@@ -6,6 +6,7 @@ does `scripts`, and which server it is `route`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -21,13 +22,16 @@ from lockstead.protocol.commands import (
     Traits,
 )
 from lockstead.script import drive
+from lockstead.stores.aio_pool import AsyncPool
 from lockstead.stores.bounds import LISTING_MAX, Bounds, bounds_of
 from lockstead.stores.kept import MALFORMED, senseless
 from lockstead.stores.loops import PerLoop
+from lockstead.stores.pool import Pool
 from lockstead.stores.port import StoreBase
-from lockstead.stores.redis.access import Access, Address, Kind
-from lockstead.stores.redis.async_connection import AsyncConnectionPool
-from lockstead.stores.redis.connection import Connection, ConnectionPool
+from lockstead.stores.redis import aio_connection
+from lockstead.stores.redis.access import Access, Address
+from lockstead.stores.redis.aio_connection import AsyncConnection
+from lockstead.stores.redis.connection import Connection, Peer, connected, exchange, exchange_one
 from lockstead.stores.redis.encoding import Keys, Request, Words, answer, request
 from lockstead.stores.redis.listing import listed
 from lockstead.stores.redis.route import Ask, Asking, Route, call, call_many, route, settled
@@ -49,6 +53,9 @@ def traits_of(scheme: str) -> Traits:
     return Traits(scheme=scheme, guarantee=GUARANTEE, clock=StoreClock.ONE_CLOCK, tokens=TokenSource.NATIVE)
 
 
+CONNECTIONS_MAX: Final = 1000
+"""Connections in use at once, in a process and in each of its event loops; a server takes 10,000 by default."""
+
 ENROL_LIMIT: Final = 1.0
 """Seconds that a request of the watching thread may take."""
 
@@ -62,18 +69,20 @@ class RedisStore(StoreBase):
         self.url = url
         self._keys = Keys(prefix)
         self.traits = traits_of(url.partition(":")[0])
-        self._is_routed = access.kind is Kind.CLUSTER
         self._is_open = True
         self._inherited: list[object] = []
         self._begin()
 
     def _begin(self) -> None:
         self._route: Route = route(self._access)
-        self._pool = ConnectionPool(self._access)
-        self._looped = PerLoop(partial(AsyncConnectionPool, self._access), AsyncConnectionPool.close)
+        self._pool = Pool(self.url, partial(connected, self._access), CONNECTIONS_MAX)
+        self._pools = PerLoop(self._pool_of_loop, AsyncPool.aclose)
         self._watches = Watches(
             self._keys, known=self._route.known, find=self._found, connect=self._listener, ask=self._asked
         )
+
+    def _pool_of_loop(self) -> AsyncPool[Peer, AsyncConnection]:
+        return AsyncPool(self.url, partial(aio_connection.connected, self._access), CONNECTIONS_MAX)
 
     # --- blocking ------------------------------------------------------------------------------------------------
 
@@ -90,12 +99,12 @@ class RedisStore(StoreBase):
         # the usual way: it is known whom to ask, and what is said is the answer. A script would say the same
         self._check_open()
         try:
-            said = self._pool.exchange_one(address, asked.packed(), bounds, is_routed=self._is_routed)
+            said = exchange_one(self._pool, address, asked.packed(), bounds)
         except StoreError as error:
             self._failed(Ask(address, ()), error)
             raise
         if not isinstance(said, bytes):
-            following = settled(said, asked, address, self._route, is_routed=self._is_routed)
+            following = settled(said, asked, address, self._route)
             said = self._run(following, bounds)
         return cast(A, self._read(command, said))
 
@@ -110,15 +119,15 @@ class RedisStore(StoreBase):
         """Drive a script to its end. OutcomeUnknown for replies of another shape than any of Redis's own."""
         self._check_open()
 
-        def exchange(ask: Ask) -> list[Any]:
+        def answered(ask: Ask) -> list[Any]:
             try:
-                return self._pool.exchange(ask, _part(bounds, ask))
+                return exchange(self._pool, ask, _part(bounds, ask))
             except StoreError as error:
                 self._failed(ask, error)
                 raise
 
         try:
-            return drive(script, exchange)
+            return drive(script, answered)
         except MALFORMED as error:
             raise senseless("Redis", error) from error
 
@@ -127,7 +136,7 @@ class RedisStore(StoreBase):
         if ask.to_sentinel or not isinstance(error, OutcomeUnknown | StoreUnavailable):
             return False
         self._route.failed(ask.address)
-        self._pool.drop(ask.address)
+        self._pool.drop((ask.address, False))
         return True
 
     # --- awaiting ------------------------------------------------------------------------------------------------
@@ -136,18 +145,18 @@ class RedisStore(StoreBase):
         """Carry out one command like `perform`, awaiting, from any event loop of asyncio."""
         self._check_open()
         bounds = bounds_of(command, limit)
-        pool = await self._looped.get()
+        pool = await self._pools.get()
 
-        async def exchange(ask: Ask) -> list[Any]:
+        async def answered(ask: Ask) -> list[Any]:
             try:
-                return await pool.exchange(ask, _part(bounds, ask))
+                return await aio_connection.exchange(pool, ask, _part(bounds, ask))
             except StoreError as error:
                 if self._failed(ask, error):
-                    await pool.drop(ask.address)
+                    await pool.drop((ask.address, False))
                 raise
 
         try:
-            return await adrive(self._carried_out(command), exchange)
+            return await adrive(self._carried_out(command), answered)
         except MALFORMED as error:
             raise senseless("Redis", error) from error
 
@@ -157,7 +166,7 @@ class RedisStore(StoreBase):
         if isinstance(command, List):
             return (yield from self._listed(command))
         self._watches.asks(command)
-        said = yield from call(request(command, self._keys), self._route, is_routed=self._is_routed)
+        said = yield from call(request(command, self._keys), self._route)
         return self._read(command, said)
 
     def _read(self, command: Command[Any], said: bytes) -> Any:
@@ -167,7 +176,7 @@ class RedisStore(StoreBase):
         return answered
 
     def _listed(self, command: List) -> Asking[Listing]:
-        return listed(command, self._keys, self._route, is_routed=self._is_routed)
+        return listed(command, self._keys, self._route)
 
     def _all_carried_out(self, commands: Sequence[Command[Any]]) -> Asking[list[Any]]:
         results: list[Any] = [None] * len(commands)
@@ -175,7 +184,7 @@ class RedisStore(StoreBase):
         requests = [request(commands[number], self._keys) for number in single]
         for number in single:
             self._watches.asks(commands[number])
-        said = yield from call_many(requests, self._route, is_routed=self._is_routed)
+        said = yield from call_many(requests, self._route)
         for number, reply in zip(single, said, strict=True):
             try:
                 is_failure = isinstance(reply, StoreError)
@@ -200,10 +209,10 @@ class RedisStore(StoreBase):
         return self._run(self._route.find(record), Bounds(ENROL_LIMIT))
 
     def _listener(self, address: Address, limit: float) -> Connection:
-        return self._pool.connected(address, Bounds(limit), is_routed=self._is_routed)
+        return connected(self._access, (address, False), time.monotonic() + limit)
 
     def _asked(self, requests: Sequence[Request]) -> list[Any]:
-        return self._run(call_many(requests, self._route, is_routed=self._is_routed), Bounds(ENROL_LIMIT))
+        return self._run(call_many(requests, self._route), Bounds(ENROL_LIMIT))
 
     # --- examining -----------------------------------------------------------------------------------------------
 
@@ -219,7 +228,7 @@ class RedisStore(StoreBase):
         from lockstead.stores.redis.doctor import examination
 
         def send(address: Address, words: Words) -> Any:
-            return self._pool.exchange(Ask(address, (words,), is_routed=self._is_routed), Bounds(limit))[0]
+            return exchange(self._pool, Ask(address, (words,)), Bounds(limit))[0]
 
         self._check_open()
         masters = self._run(self._route.masters(), Bounds(limit))
@@ -234,7 +243,7 @@ class RedisStore(StoreBase):
 
     def after_fork(self) -> None:
         """Forget every inherited connection, without closing it: its bytes belong to the parent."""
-        self._inherited += [self._pool, self._looped, self._watches]
+        self._inherited += [self._pool, self._pools, self._watches]
         self._begin()
 
     def close(self) -> None:
@@ -242,7 +251,7 @@ class RedisStore(StoreBase):
         self._is_open = False
         self._watches.close()
         self._pool.close()
-        self._looped.close()
+        self._pools.close()
 
 
 def _part(bounds: Bounds, ask: Ask) -> Bounds:

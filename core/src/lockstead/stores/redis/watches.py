@@ -23,6 +23,7 @@ from lockstead.protocol.commands import Command, Conflict, Create, Read, Replace
 from lockstead.stores.redis.access import Address
 from lockstead.stores.redis.connection import Connection
 from lockstead.stores.redis.encoding import Keys, Request, enrol, pass_on
+from lockstead.stores.redis.messages import Messages
 from lockstead.stores.redis.scripts import CHANGED
 from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
 from lockstead.values import Name, Space
@@ -256,16 +257,17 @@ class Listener:
         connection = self._watches.connect(self.address, LISTENS_WITHIN)
         try:
             # whoever enrols before it listens is taken for dead
-            self._serve(connection, connection.listen(self._watches.channel, LISTENS_WITHIN))
+            self._serve(Messages(connection, self._watches.channel, LISTENS_WITHIN))
         finally:
             connection.close()
 
-    def _serve(self, connection: Connection, messages: Sequence[bytes]) -> None:
+    def _serve(self, messages: Messages) -> None:
         poll = self._poll()
-        poll.register(connection.descriptor, select.POLLIN | select.POLLPRI)
+        poll.register(messages, select.POLLIN | select.POLLPRI)
         used_at = time.monotonic()
+        came: Sequence[bytes] = messages.first
         while self._watches.is_open:
-            self._notify(messages)
+            self._notify(came)
             now = time.monotonic()
             # one who was just woken needs the interpreter: nothing is done here that is not due
             if self.fresh or self._next_at(now) <= now:
@@ -276,7 +278,7 @@ class Listener:
                 used_at = now
             elif now - used_at > IDLES:
                 return
-            messages = connection.messages() if self._wait(poll, self._next_at(now) - now) else ()
+            came = messages.read() if self._wait(poll, self._next_at(now) - now) else ()
 
     def _poll(self) -> select.poll:
         poll = select.poll()

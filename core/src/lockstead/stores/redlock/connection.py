@@ -18,8 +18,8 @@ from typing import Any, Final, Protocol, cast
 
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.stores.bootclock import boot_now
-from lockstead.stores.bounds import ANSWER_MAX, LISTING_MAX, Bounds
-from lockstead.stores.redis.access import Access, Address, RedisPyConnection
+from lockstead.stores.bounds import ANSWER_MAX, LISTING_MAX, BoundedSocket, Bounds
+from lockstead.stores.redis.access import Access, Address
 from lockstead.stores.redis.errors import OLDEST, unconnected
 from lockstead.stores.redlock.scripts import SCRIPT
 
@@ -44,8 +44,19 @@ IDLE_MAX: Final = 64
 """Connections kept for each master."""
 
 
-class Pipelined(RedisPyConnection, Protocol):
-    """The methods of redis-py's connection that write many commands and read without blocking."""
+class Pipelined(Protocol):
+    """What is used of redis-py's connection, which is typed in parts only."""
+
+    _sock: BoundedSocket | None
+
+    def connect(self) -> None:
+        """Connect, log in, select the database."""
+
+    def send_packed_command(self, command: Sequence[bytes], check_health: bool = True) -> None:
+        """Send what was encoded."""
+
+    def disconnect(self) -> None:
+        """Close it."""
 
     def pack_command(self, *arguments: object) -> Sequence[bytes]:
         """Encode one command."""
@@ -276,12 +287,9 @@ class Master:
         return False
 
     def _dialled(self) -> MasterConnection:
-        try:
-            connection = cast(Pipelined, self.access.connection(self.address, Bounds(DIAL_LIMIT), patience=DIAL_LIMIT))
-        except StoreError:
-            raise
-        except Exception as error:
-            raise StoreRefused(f"no connection to Redis can be made: {type(error).__name__}: {error}") from error
+        from lockstead.stores.redis.bounded import bounded
+
+        connection = cast(Pipelined, bounded(self.access, self.address, Bounds(DIAL_LIMIT), patience=DIAL_LIMIT))
         try:
             connection.connect()
             identity = self._identity(connection)
