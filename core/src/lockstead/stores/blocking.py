@@ -30,9 +30,12 @@ class Room:
     def enter(self, ends_at: float) -> bool:
         """Return True as soon as there is room, False if there is none by `ends_at` (monotonic clock)."""
         try:
-            self._free.get(timeout=max(0.0, ends_at - time.monotonic()))
+            self._free.get(False)  # there is room, as a rule
         except Empty:
-            return False
+            try:
+                self._free.get(timeout=max(0.0, ends_at - time.monotonic()))
+            except Empty:
+                return False
         return True
 
     def leave(self) -> None:
