@@ -7,6 +7,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -166,6 +167,28 @@ def test_a_postgresql_that_asks_for_the_password_itself_gets_it_in_clear_on_this
         with pytest.raises(StoreError):
             lockstead.Lock(url.replace("?", "?cleartext=true&")).try_acquire()
         assert SECRET.encode() in b"".join(said)
+
+
+@pytest.mark.parametrize("named_by", ["service", "PGSERVICE", "PGHOSTADDR"])
+def test_a_postgresql_that_the_environment_names_gets_no_password_in_clear_either(
+    named_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listening(ASKS_FOR_PASSWORD) as (port, said):
+        (tmp_path / "services").write_text(f"[far]\nhost=0.0.0.0\nport={port}\nuser=me\npassword={SECRET}\n")
+        monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+        host, option = "", ""
+        if named_by == "service":
+            option = "service=far&"
+        elif named_by == "PGSERVICE":
+            monkeypatch.setenv("PGSERVICE", "far")
+        else:
+            monkeypatch.setenv("PGHOSTADDR", "0.0.0.0")
+            host = f"me:{SECRET}@localhost:{port}"
+        url = f"postgresql://{host}/db?{option}request_timeout=3&ttl=60#apt"
+        with pytest.raises(StoreRefused, match="cleartext password"):
+            lockstead.Lock(url).try_acquire()
+        assert said
+        assert SECRET.encode() not in b"".join(said)
 
 
 def test_a_redis_that_is_no_cluster_sends_nobody_elsewhere() -> None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from psycopg import pq
@@ -25,7 +25,7 @@ from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnav
 from lockstead.stores.awaiting import Readiness, aside
 from lockstead.stores.bounds import ANSWER_MAX, LISTING_MAX, AnswerTooLong, Bounds
 from lockstead.stores.postgres.errors import Missing, not_connected
-from lockstead.stores.postgres.libpq import WELL, Row, failure, guard, line, name_of, received, rows
+from lockstead.stores.postgres.libpq import WELL, Row, failure, guard, line, name_of, received, rows, settled
 
 if TYPE_CHECKING:
     from psycopg.pq import abc
@@ -299,7 +299,7 @@ async def connect_async(conninfo: str, place: str, limit: float, *, may_be_clear
     try:
         parameters = conninfo_to_dict(conninfo, client_encoding="UTF8", fallback_application_name="lockstead")
         allowed = float(parameters.pop("connect_timeout", 0) or 0)
-        attempts = await aside(partial(conninfo_attempts, parameters), ends_at)
+        attempts = await aside(partial(_attempts, parameters), ends_at)
     except TimeoutError:
         raise StoreUnavailable(f"cannot connect to {place}: no name server answered within {limit:.3g} s") from None
     except psycopg.OperationalError as error:
@@ -324,6 +324,11 @@ async def connect_async(conninfo: str, place: str, limit: float, *, may_be_clear
             said.append(not_connected(line(error), place))
     # what can be waited for weighs more than what cannot: one host of several that is misconfigured is not a verdict
     raise next((error for error in said if isinstance(error, StoreUnavailable)), said[0])
+
+
+def _attempts(parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the addresses to try, each with all parameters. libpq itself would hold the GIL as it looks them up."""
+    return conninfo_attempts(settled(parameters))
 
 
 async def _connected(conninfo: str, ends_at: float) -> abc.PGconn:

@@ -5,7 +5,6 @@ Must not know what is asked, nor wait.
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 import zlib
@@ -13,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from psycopg import pq
+from psycopg.conninfo import make_conninfo
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused
 from lockstead.stores.postgres.errors import refusal
@@ -26,6 +26,9 @@ Row: TypeAlias = "list[str | None]"
 TCP_INFO: Final = getattr(socket, "TCP_INFO", 11)
 _COUNT: Final = struct.Struct("128xQ")
 """Linux: `tcpi_bytes_received` in `struct tcp_info`."""
+
+WHERE: Final = frozenset(("host", "hostaddr", "port", "require_auth", "sslmode"))
+"""What decides where a password goes, and whether in clear."""
 
 WELL: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
@@ -51,12 +54,22 @@ def failure(results: Sequence[PGresult], place: str, called_back: float | None =
     return None
 
 
+def settled(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters, and those of WHERE that libpq takes from the environment or from a service file."""
+    # libpq refuses this value after it has read both, and before it looks up a name or connects
+    unusable = make_conninfo("", **{**parameters, "target_session_attrs": "?"})
+    found = ((one.keyword.decode(), one.val) for one in pq.PGconn.connect_start(unusable.encode()).info)
+    return {**{name: value.decode() for name, value in found if value and name in WHERE}, **parameters}
+
+
 def guard(attempt: Mapping[str, Any], *, may_be_clear: bool) -> dict[str, str]:
-    """Return what keeps libpq from answering a server that asks for the password itself, where TLS may be missing."""
-    host = str(attempt.get("hostaddr") or attempt.get("host") or os.environ.get("PGHOST") or "/")
-    mode = attempt.get("sslmode") or os.environ.get("PGSSLMODE") or "prefer"
-    has_own = attempt.get("require_auth") or os.environ.get("PGREQUIREAUTH")
-    if may_be_clear or has_own or is_local(host) or mode not in ("disable", "allow", "prefer"):
+    """Return what keeps libpq from answering a server that asks for the password itself, where TLS may be missing.
+
+    attempt: with all that `settled` finds.
+    """
+    host = str(attempt.get("hostaddr") or attempt.get("host") or "/")
+    mode = attempt.get("sslmode") or "prefer"
+    if may_be_clear or attempt.get("require_auth") or is_local(host) or mode not in ("disable", "allow", "prefer"):
         return {}
     if pq.version() < 160000:
         raise StoreRefused(
