@@ -16,7 +16,7 @@ from uuid import UUID
 from hypothesis import strategies as st
 
 from airflow_lockstead.grants import Grant
-from lockstead.errors import StoreError, StoreRefused
+from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Create, Extend, List, Listing, Read, Remove, Snapshot
 from lockstead.protocol.context import ProtocolContext
 from lockstead.protocol.members import MEMBERS_MAX, check_count
@@ -24,12 +24,11 @@ from lockstead.protocol.record import decode, encode
 from lockstead.reading import EPOCH_MAX, RECORD_BYTES_MAX, clean
 from lockstead.settings import Settings
 from lockstead.stores import url as urls
+from lockstead.stores.bounds import Bounds
 from lockstead.stores.cassandra import rows as cassandra
 from lockstead.stores.etcd import encoding as etcd
-from lockstead.stores.etcd.leases import Leases
-from lockstead.stores.etcd.operations import Operations
-from lockstead.stores.etcd.queue import Queue
-from lockstead.stores.etcd.steps import Course
+from lockstead.stores.etcd.settings import read as read_etcd
+from lockstead.stores.etcd.store import EtcdStore
 from lockstead.stores.gcs import encoding as gcs
 from lockstead.stores.kept import map_of_text
 from lockstead.stores.postgres import encoding as postgres
@@ -48,6 +47,7 @@ Target: TypeAlias = "Callable[[str, Fields], None]"
 
 TERMS: Final = ProtocolContext(TRAITS, Settings())
 APT: Final = Name("apt")
+ETCD: Final = read_etcd("etcd://h:1/x", {})
 WORDS: Final = (
     *("v", "identity", "ttl", "owner", "acquired_at", "expires_at", "expected", "alert_at", "token", "pid", "closing"),
     *("ended", "revoked", "labels", "lock_delay", "purpose", "progress", "backtrace", "at", "by", "reason", "damage"),
@@ -188,6 +188,19 @@ def on_redis(text: str, fields: Fields) -> None:
     redis.Keys().name(_bytes(text))
 
 
+class _EtcdThatSays(EtcdStore):
+    """A store whose server answers three requests with one and the same body, and no more."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__(ETCD, "etcd://h:1/x")
+        self._answers = iter([etcd.Response(200, body, 1.0, "h:1")] * 3)
+
+    def _sent(self, request: etcd.Request, _bounds: Bounds, only: int | None = None) -> etcd.Response:
+        for answer in self._answers:
+            return answer
+        raise StoreUnavailable("it answers no more")
+
+
 def on_etcd(text: str, fields: Fields) -> None:
     item: dict[str, Any] = {"create_revision": "1", "mod_revision": "1"}
     for value in (text, json.dumps({"fields": dict(fields), "min_retention": text}), json.dumps({"fields": [text]})):
@@ -213,15 +226,8 @@ def on_etcd(text: str, fields: Fields) -> None:
             Extend(APT, {}, "7"),
             List(Space.LOCK),
         ):
-            course: Course[Any] = Course(
-                Operations(etcd.Root.at("x"), Leases(), Queue(etcd.Root.at("x"))).steps(command)
-            )
             with suppress(StoreError):
-                asked = course.on(None)
-                for _ in range(3):
-                    if asked is not None:
-                        asked = course.on(etcd.Response(200, body, 1.0, "h:1"))
-            course.close()
+                _EtcdThatSays(body).perform(command, 1.0)
 
 
 def on_redlock(text: str, fields: Fields) -> None:

@@ -23,7 +23,7 @@ from lockstead.stores.bootclock import boot_now
 from lockstead.stores.etcd.encoding import Request, Response, Root, value_of
 from lockstead.stores.etcd.extend import Extension
 from lockstead.stores.etcd.leases import Hold, Lease, Leases
-from lockstead.stores.etcd.steps import Beat, lifetime
+from lockstead.stores.etcd.scripts import Beat, lifetime
 from lockstead.stores.port import Store, SupportsBatching
 from lockstead.testing.conformance.base import is_a, shows
 from lockstead.values import Name
@@ -224,7 +224,7 @@ def test_rule_15_a_keep_alive_of_a_leader_that_was_replaced_is_asked_again() -> 
     known = Leases()
     known.granted(Lease("7", 60, 60, boot_now()))
     known.hangs(APT, "7", "5", boot_now())
-    steps = Extension(Root.at("locks"), known, Extend(APT, {}, "5", lifetime=60.0)).steps()
+    steps = Extension(Root.at("locks"), known, Extend(APT, {}, "5", lifetime=60.0)).script()
 
     def said(term: int, **body: Any) -> bytes:
         return json.dumps({**body, "header": {"revision": "9", "raft_term": str(term)}}).encode()

@@ -18,7 +18,7 @@ from lockstead.stores.etcd.encoding import Json, Kv, Root
 from lockstead.stores.etcd.errors import LeaseGone
 from lockstead.stores.etcd.extend import counted, judged
 from lockstead.stores.etcd.operations import Operations
-from lockstead.stores.etcd.steps import Beat, Steps, ask, beats_in, record_in, shared, term_of
+from lockstead.stores.etcd.scripts import Beat, Operation, ask, beats_in, record_in, shared, term_of
 from lockstead.stores.kept import is_damaged
 from lockstead.values import Name
 
@@ -36,7 +36,7 @@ MOVES_MAX: Final = 60
 """Records that are moved to another lease in one transaction."""
 
 
-def batch(operations: Operations, commands: Sequence[Command[Any]], *, is_ranged: bool = True) -> Steps[list[Any]]:
+def batch(operations: Operations, commands: Sequence[Command[Any]], *, is_ranged: bool = True) -> Operation[list[Any]]:
     """Carry out what can be carried out together; None stands for what is to be asked alone.
 
     is_ranged: what others put between the records may be read along with them.
@@ -85,7 +85,7 @@ class _Move:
     asked: int
 
 
-def _moved(operations: Operations, moving: list[_Move], answers: list[Any]) -> Steps[None]:
+def _moved(operations: Operations, moving: list[_Move], answers: list[Any]) -> Operation[None]:
     """Move records to the lease that is good now, many in one transaction; those that changed are asked alone."""
     for asked in {move.asked for move in moving}:
         group = [move for move in moving if move.asked == asked]
@@ -122,7 +122,7 @@ def _moved(operations: Operations, moving: list[_Move], answers: list[Any]) -> S
                 answers[move.number] = counted(operations.leases, move.command, now, beat)
 
 
-def _seen(root: Root, names: set[Name], *, is_ranged: bool) -> Steps[tuple[dict[Name, Kv | Absent], str]]:
+def _seen(root: Root, names: set[Name], *, is_ranged: bool) -> Operation[tuple[dict[Name, Kv | Absent], str]]:
     """Read many records; missing is what was not read. The term is empty if it changed on the way."""
     seen: dict[Name, Kv | Absent] = {}
     terms: set[str] = set()

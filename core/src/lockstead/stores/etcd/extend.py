@@ -17,10 +17,10 @@ from lockstead.stores.etcd import encoding
 from lockstead.stores.etcd.encoding import NO_LEASE, Kv, Root
 from lockstead.stores.etcd.errors import LeaseGone
 from lockstead.stores.etcd.leases import Leases
-from lockstead.stores.etcd.steps import (
+from lockstead.stores.etcd.scripts import (
     TURNS_MAX,
     Beat,
-    Steps,
+    Operation,
     ask,
     doubtful,
     end,
@@ -39,7 +39,7 @@ Answer = Snapshot | Conflict | Absent
 def judged(leases: Leases, command: Extend, kv: Kv | None, beat: Beat | None, term: str) -> Answer | None:
     """Say what a renewal came to, from a range that was read in `term` after the KeepAlive's answer.
 
-    None: the record hangs elsewhere, or another leader was elected: it takes a conversation of its own.
+    None: the record hangs elsewhere, or another leader was elected: it takes a script of its own.
     """
     refused = refusal(leases, command, command.revision, kv)
     if refused is not None or kv is None:
@@ -86,7 +86,7 @@ class Extension:
         self._spare: Beat | None = None
         self._left: list[str] = []
 
-    def steps(self) -> Steps[Answer]:
+    def script(self) -> Operation[Answer]:
         """Carry it out."""
         try:
             answer = yield from self._turns()
@@ -98,7 +98,7 @@ class Extension:
             yield from end(lease)
         return answer
 
-    def _turns(self) -> Steps[Answer]:
+    def _turns(self) -> Operation[Answer]:
         command, leases = self._command, self._leases
         beat = yield from self._known()
         kv, term = yield from look(self._root, command.name)
@@ -124,7 +124,7 @@ class Extension:
                 kv, term = yield from look(self._root, command.name)
         raise StoreUnavailable(f"the record of {command.name.key!r} kept changing under our eyes")
 
-    def _known(self) -> Steps[Beat | None]:
+    def _known(self) -> Operation[Beat | None]:
         """Renew the lease that the record hangs on as far as we know, where nothing is to be written."""
         command = self._command
         if command.incarnation is None:
@@ -137,7 +137,7 @@ class Extension:
             return None
         return (yield from keep_alive(self._leases, known.lease, is_alone=known.is_alone))
 
-    def _beat(self, kv: Kv) -> Steps[Beat]:
+    def _beat(self, kv: Kv) -> Operation[Beat]:
         """Renew the lease of a record, or get it another one to move to.
 
         A shared lease of another store is left alone: whoever renewed it would keep all records of a process alive
@@ -156,7 +156,7 @@ class Extension:
             self._spare = Beat(made.lease, made.ttl, made.sent_at, None, is_alone=True)
         return self._spare
 
-    def _written(self, kv: Kv, beat: Beat | None) -> Steps[tuple[Kv | None, str]]:
+    def _written(self, kv: Kv, beat: Beat | None) -> Operation[tuple[Kv | None, str]]:
         """Write fields, lease or both, if the record is still this one; give it as it then stands, and the term."""
         name = self._command.name
         if is_damaged(kv.fields):

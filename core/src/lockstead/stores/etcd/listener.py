@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from lockstead.stores.etcd import encoding
 from lockstead.stores.etcd.queue import Queue, Sight
-from lockstead.stores.etcd.steps import Steps, ask
+from lockstead.stores.etcd.scripts import Operation, ask
 from lockstead.stores.etcd.transport import Members
 from lockstead.stores.etcd.watches import Span, Watch, Watches
 from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
@@ -55,9 +55,9 @@ _NEW: Final = "not looked at yet"
 
 
 class Carries(Protocol):
-    """Carries out a conversation within a limit (seconds), awaiting."""
+    """Carries out a script within a limit (seconds), awaiting."""
 
-    def __call__(self, steps: Steps[Any], limit: float) -> Coroutine[Any, Any, Any]:
+    def __call__(self, script: Operation[Any], limit: float) -> Coroutine[Any, Any, Any]:
         """Return what it came to."""
         ...
 
@@ -198,10 +198,10 @@ class _Worker:
             del self._waiters[waiter.key]
             self.states.pop(waiter.key, None)
 
-    async def carried(self, steps: Steps[Any]) -> Any:
-        """Carry out a conversation, when there is room for it."""
+    async def carried(self, script: Operation[Any]) -> Any:
+        """Carry out a script, when there is room for it."""
         async with self._room:
-            return await self.listener.carry(steps, LIMIT)
+            return await self.listener.carry(script, LIMIT)
 
     async def beat(self) -> None:
         """See to it that there is a session that lives: one caller does, and others wait for it."""
@@ -330,7 +330,7 @@ class _Waiter:
         self._watches = {span: kept.get(span) or watches.add(span, revision, self._waker) for span in spans}
 
 
-def _looked(record: Span) -> Steps[Sight]:
+def _looked(record: Span) -> Operation[Sight]:
     start, end = record
     body = yield from ask(encoding.range_of("Range", start, end or "", keys_only=True))
     found = body.get("kvs")

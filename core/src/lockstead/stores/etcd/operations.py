@@ -1,4 +1,4 @@
-"""How a command becomes requests to etcd, each in one transaction: conversations, driven by the store.
+"""How a command becomes requests to etcd, each in one transaction: scripts, driven by the store.
 
 Taking a lock writes once, in a transaction that also compares that it is the waiter's turn and takes him out of the
 queue; giving it back deletes once. What stands there instead is read only after such a transaction has failed: to ask
@@ -32,10 +32,10 @@ from lockstead.stores.etcd.errors import LeaseGone
 from lockstead.stores.etcd.extend import Extension
 from lockstead.stores.etcd.leases import Leases
 from lockstead.stores.etcd.queue import Place, Queue
-from lockstead.stores.etcd.steps import (
+from lockstead.stores.etcd.scripts import (
     TURNS_MAX,
     Beat,
-    Steps,
+    Operation,
     ask,
     cleared,
     doubtful,
@@ -51,19 +51,19 @@ from lockstead.values import Name
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """What the conversations of one store share: where its keys are, its leases, and those who queue."""
+    """What the scripts of one store share: where its keys are, its leases, and those who queue."""
 
     root: Root
     leases: Leases
     queue: Queue
 
-    def steps(self, command: Command[Any]) -> Steps[Any]:
-        """Return the conversation that carries out a command."""
+    def script(self, command: Command[Any]) -> Operation[Any]:
+        """Return the script that carries out a command."""
         match command:
             case Read():
                 return self._read(command)
             case Extend():
-                return Extension(self.root, self.leases, command).steps()
+                return Extension(self.root, self.leases, command).script()
             case Create():
                 return self._create(command)
             case Remove():
@@ -74,11 +74,11 @@ class Operations:
                 return self._list(command)
         raise TypeError(f"not a command for a store: {type(command).__name__}")
 
-    def _read(self, command: Read) -> Steps[Snapshot | Absent]:
+    def _read(self, command: Read) -> Operation[Snapshot | Absent]:
         kv, _term = yield from look(self.root, command.name)
         return Absent() if kv is None else kv.snapshot()
 
-    def _list(self, command: List) -> Steps[Listing]:
+    def _list(self, command: List) -> Operation[Listing]:
         """Read all pages of a listing, as they stood at the first one."""
         start, stop = self.root.span(command.space, command.key, command.part_prefix)
         entries: dict[Name, Kv] = {}
@@ -98,22 +98,22 @@ class Operations:
                 return Listing(tuple((name, kv.snapshot()) for name, kv in entries.items()))
             start = encoding.text(found[-1]["key"]) + "\0"
 
-    def _create(self, command: Create) -> Steps[Snapshot | Conflict]:
+    def _create(self, command: Create) -> Operation[Snapshot | Conflict]:
         base = self.root.base(command.name) + ":"
         absent = [encoding.compared(base, "create_revision", "0")]
         key = self.root.slot(command.name, encoding.SLOTS[0])
-        return (yield from _Grant(self, command, key, absent, None).steps())
+        return (yield from _Grant(self, command, key, absent, None).script())
 
-    def _replace(self, command: Replace) -> Steps[Snapshot | Conflict | Absent]:
+    def _replace(self, command: Replace) -> Operation[Snapshot | Conflict | Absent]:
         kv, _term = yield from look(self.root, command.name)
         if kv is None:
             return Absent()
         if kv.created != command.incarnation or kv.changed != command.revision:
             return Conflict()
         same = encoding.compared_record(kv)
-        return (yield from _Grant(self, command, kv.other_slot, same, kv).steps())
+        return (yield from _Grant(self, command, kv.other_slot, same, kv).script())
 
-    def _remove(self, command: Remove) -> Steps[Removed | Conflict | Absent]:
+    def _remove(self, command: Remove) -> Operation[Removed | Conflict | Absent]:
         base = self.root.base(command.name) + ":"
         created = encoding.number(command.incarnation)
         changed = None if command.revision is None else encoding.number(command.revision)
@@ -140,7 +140,7 @@ class Operations:
                 yield from end(kv.lease)
         return Removed()
 
-    def _removed_beside(self, command: Remove, created: str) -> Steps[Removed | Conflict | Absent]:
+    def _removed_beside(self, command: Remove, created: str) -> Operation[Removed | Conflict | Absent]:
         """Remove a record with all that somebody else put beside it, none of which is read."""
         base = self.root.base(command.name)
         kv = encoding.sought((yield from _instead("Remove", encoding.seeking(base))))
@@ -174,13 +174,13 @@ class _Grant:
         self._old = old
         self._place: Place | None = None
 
-    def steps(self) -> Steps[Snapshot | Conflict]:
+    def script(self) -> Operation[Snapshot | Conflict]:
         """Ask until it is clear whether the record could be written."""
         command = self._command
         with self._operations.queue.asking(command.name.key, command.waiter_id) as self._place:
             return (yield from self._asked())
 
-    def _asked(self) -> Steps[Snapshot | Conflict]:
+    def _asked(self) -> Operation[Snapshot | Conflict]:
         """Write the record; the lease comes first."""
         operations, command = self._operations, self._command
         for _ in range(TURNS_MAX):
@@ -215,7 +215,7 @@ class _Grant:
             self._place = operations.queue.note_place(command.name.key, command.waiter_id, created)
         raise StoreUnavailable(f"the queue for {command.name.key!r} kept changing; nothing was written")
 
-    def _looked(self) -> Steps[tuple[Kv | None, list[Json]]]:
+    def _looked(self) -> Operation[tuple[Kv | None, list[Json]]]:
         """Return the record that stands there instead, and who is first in the queue."""
         root, name = self._operations.root, self._command.name
         queue = root.queue(name.key)
@@ -247,7 +247,7 @@ class _Grant:
             success += self._operations.queue.closing(place)
         return encoding.txn(type(command).__name__, expected, success, [])
 
-    def _taken(self, body: Json, beat: Beat | None) -> Steps[Snapshot]:
+    def _taken(self, body: Json, beat: Beat | None) -> Operation[Snapshot]:
         operations, command, old = self._operations, self._command, self._old
         created = body["header"]["revision"]
         if self._place is not None:
@@ -266,7 +266,7 @@ class _Grant:
             yield from end(old.lease)
         return answer
 
-    def _counted(self, kv: Kv, beat: Beat | None, term: str) -> Steps[Snapshot]:
+    def _counted(self, kv: Kv, beat: Beat | None, term: str) -> Operation[Snapshot]:
         operations, command = self._operations, self._command
         if beat is None:
             return kv.snapshot()
@@ -275,13 +275,13 @@ class _Grant:
                 operations.leases.beat(beat.lease, beat.sent_at, beat.ttl)
             return kv.snapshot(beat.sent_at, lifetime(command.min_retention, beat))
         renewal = Extend(command.name, {}, kv.created, lifetime=command.lifetime)
-        proved = yield from Extension(operations.root, operations.leases, renewal).steps()
+        proved = yield from Extension(operations.root, operations.leases, renewal).script()
         if not isinstance(proved, Snapshot):
             raise OutcomeUnknown(f"{command.name.key!r} was taken and is gone already")
         return proved
 
 
-def _with_values(found: list[Json], revision: str) -> Steps[list[Json]]:
+def _with_values(found: list[Json], revision: str) -> Operation[list[Json]]:
     """Read the values of those keys of a range that can be records, as they stood; the others stay without."""
     items = {item["key"]: item for item in found}
     keys = [key for key in items if encoding.is_slot(key)]
@@ -295,7 +295,7 @@ def _with_values(found: list[Json], revision: str) -> Steps[list[Json]]:
     return list(items.values())
 
 
-def _instead(what: str, gets: list[Json]) -> Steps[list[Json]]:
+def _instead(what: str, gets: list[Json]) -> Operation[list[Json]]:
     """Read what stands there after a transaction has failed: nothing was written, whatever becomes of the reading."""
     try:
         body = yield from ask(encoding.txn(what, [], gets, []))

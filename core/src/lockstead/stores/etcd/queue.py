@@ -20,7 +20,7 @@ from lockstead.stores.bootclock import boot_now
 from lockstead.stores.etcd import encoding
 from lockstead.stores.etcd.encoding import Json, Kv, Root
 from lockstead.stores.etcd.errors import LeaseGone, each_answered
-from lockstead.stores.etcd.steps import TURNS_MAX, Steps, ask, cleared, end, grant
+from lockstead.stores.etcd.scripts import TURNS_MAX, Operation, ask, cleared, end, grant
 from lockstead.stores.port import STANDINGS_MAX, Standing
 from lockstead.values import Name
 
@@ -156,9 +156,9 @@ class Queue:
             place.has_left = True
         return [] if session is None else [session.lease]
 
-    # --- conversations -------------------------------------------------------------------------------------------
+    # --- scripts -------------------------------------------------------------------------------------------------
 
-    def beat(self) -> Steps[Session]:
+    def beat(self) -> Operation[Session]:
         """Return a session that lives: renewed if it is time, made if there is none."""
         with self.lock:
             session = self.session
@@ -187,7 +187,7 @@ class Queue:
             if self.session is session:
                 self.session = None
 
-    def check_session(self, place: Place | None) -> Steps[None]:
+    def check_session(self, place: Place | None) -> Operation[None]:
         """After a lease was found gone: if it was the session's, nothing can arrive late on it any more."""
         session = None if place is None else place.doubt
         if place is None or session is None:
@@ -198,7 +198,7 @@ class Queue:
             place.doubt = None
             self._lost(session)
 
-    def take(self, place: Place) -> Steps[None]:
+    def take(self, place: Place) -> Operation[None]:
         """Take a place if there is none yet; nothing if its waiter has left or asks for the lock meanwhile."""
         for _ in range(TURNS_MAX):
             session = yield from self.beat()
@@ -234,7 +234,7 @@ class Queue:
                 return
         raise StoreUnavailable(f"no place could be taken in the queue for {place.key!r}: it kept changing")
 
-    def look(self, name: Name, place: Place) -> Steps[Sight]:
+    def look(self, name: Name, place: Place) -> Operation[Sight]:
         """Look who is ahead, and at the record."""
         queue, mine = self.root.queue(place.key), self.root.place(place.key, place.waiter_id)
         ahead = {
@@ -262,7 +262,7 @@ class Queue:
             revision=int(body["header"]["revision"]),
         )
 
-    def shown(self, key: str) -> Steps[list[Standing]]:
+    def shown(self, key: str) -> Operation[list[Standing]]:
         """Return the first entries of a queue, in its order."""
         queue = self.root.queue(key)
         order = {"limit": str(STANDINGS_MAX), "sort_order": "ASCEND", "sort_target": "CREATE", "keys_only": True}
@@ -277,7 +277,7 @@ class Queue:
             noted = {item["key"]: item.get("value", "") for item in kept}
         return [encoding.standing(queue, item, noted.get(item["key"], "")) for item in found]
 
-    def leave(self, key: str, waiter_id: str) -> Steps[None]:
+    def leave(self, key: str, waiter_id: str) -> Operation[None]:
         """Give up a place, so that no request that is still under way brings it back."""
         with self.lock:
             place = self.places.get((key, waiter_id))

@@ -1,6 +1,6 @@
 """How commands reach etcd: our own requests to its JSON gateway, blocking or awaiting, never repeated.
 
-Must not know what a request says; that is what the conversations (`operations`) are for.
+Must not know what a request says; that is what the scripts (`operations`) are for.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from lockstead.aio_script import drive as adrive
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.protocol.commands import Command, List, StoreClock, TokenSource, Traits
+from lockstead.script import drive
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.bounds import LISTING_MAX, AnswerTooLong, Bounds
 from lockstead.stores.etcd import encoding
@@ -25,9 +27,10 @@ from lockstead.stores.etcd.leases import Leases
 from lockstead.stores.etcd.listener import Listener
 from lockstead.stores.etcd.operations import Operations
 from lockstead.stores.etcd.queue import Queue
+from lockstead.stores.etcd.scripts import Operation, end
 from lockstead.stores.etcd.settings import TLS_WAY, EtcdSettings
-from lockstead.stores.etcd.steps import Course, Steps, end
 from lockstead.stores.etcd.transport import MISTAKE_LIMIT, Members, looks_mistaken, mistake, translated
+from lockstead.stores.kept import MALFORMED, senseless
 from lockstead.stores.loops import PerLoop
 from lockstead.stores.port import Standing, StoreBase
 from lockstead.stores.subscriptions import OnChange, Subscription
@@ -89,7 +92,7 @@ class EtcdStore(StoreBase):
 
     def perform(self, command: Command[A], limit: float) -> A:
         """Carry out one command within `limit` seconds: one transaction, and what its lease needs."""
-        return cast(A, self._carried_within(self._operations.steps(command), _bounds(command, limit)))
+        return cast(A, self._run(self._operations.script(command), _bounds(command, limit)))
 
     def perform_many(self, commands: Sequence[Command[Any]], limit: float) -> list[Any]:
         """Renew many leases by one KeepAlive and one range; what is left over is carried out one by one."""
@@ -115,21 +118,15 @@ class EtcdStore(StoreBase):
         # somebody put more between the records than is read for all of them
         return self._carried(batch(self._operations, commands, is_ranged=False), ends_at - time.monotonic())
 
-    def _carried(self, steps: Steps[T], limit: float) -> T:
-        return self._carried_within(steps, Bounds(limit, LISTING_MAX))
+    def _carried(self, script: Operation[T], limit: float) -> T:
+        return self._run(script, Bounds(limit, LISTING_MAX))
 
-    def _carried_within(self, steps: Steps[T], bounds: Bounds) -> T:
-        course = Course(steps)
-        outcome: Response | StoreError | None = None
+    def _run(self, script: Operation[T], bounds: Bounds) -> T:
+        """Drive a script to its end. OutcomeUnknown for answers of another shape than any of etcd's own."""
         try:
-            while (request := course.on(outcome)) is not None:
-                try:
-                    outcome = self._sent(request, bounds)
-                except StoreError as error:
-                    outcome = error
-            return course.result()
-        finally:
-            course.close()
+            return drive(script, lambda request: self._sent(request, bounds))
+        except MALFORMED as error:
+            raise senseless(self.url, error) from error
 
     def _sent(self, request: Request, bounds: Bounds, only: int | None = None) -> Response:
         sockets, token = self._blocking(), self._token
@@ -226,23 +223,16 @@ class EtcdStore(StoreBase):
 
     async def aperform(self, command: Command[Any], limit: float) -> Any:
         """Carry out one command like `perform`, awaiting, from any event loop of asyncio."""
-        return await self._acarried_within(self._operations.steps(command), _bounds(command, limit))
+        return await self._arun(self._operations.script(command), _bounds(command, limit))
 
-    async def _acarried(self, steps: Steps[T], limit: float) -> T:
-        return await self._acarried_within(steps, Bounds(limit, ANSWER_MAX))
+    async def _acarried(self, script: Operation[T], limit: float) -> T:
+        return await self._arun(script, Bounds(limit, ANSWER_MAX))
 
-    async def _acarried_within(self, steps: Steps[T], bounds: Bounds) -> T:
-        course = Course(steps)
-        outcome: Response | StoreError | None = None
+    async def _arun(self, script: Operation[T], bounds: Bounds) -> T:
         try:
-            while (request := course.on(outcome)) is not None:
-                try:
-                    outcome = await self._asent(request, bounds)
-                except StoreError as error:
-                    outcome = error
-            return course.result()
-        finally:
-            course.close()
+            return await adrive(script, lambda request: self._asent(request, bounds))
+        except MALFORMED as error:
+            raise senseless(self.url, error) from error
 
     async def _asent(self, request: Request, bounds: Bounds) -> Response:
         self._check_open()

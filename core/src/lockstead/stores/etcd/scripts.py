@@ -1,66 +1,33 @@
-"""How leases of the server are granted, renewed and ended: the pieces that all conversations are made of.
+"""How leases of the server are granted, renewed and ended: the parts that all scripts consist of.
 
-A conversation yields requests and is sent their answers; where there is none, a StoreError is thrown in. One driver
-blocks, another awaits. Must not know connections, nor what a record is for.
+A script yields requests and is sent their answers; where there is none, a StoreError is thrown in. Must not know
+connections, nor what a record is for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from contextlib import suppress
-from typing import Final, Generic, TypeAlias, TypeVar, cast
+from typing import Final, TypeAlias, TypeVar
 
 from lockstead.errors import OutcomeUnknown, StoreError
 from lockstead.frozen import frozen
+from lockstead.script import Script
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.etcd import encoding
 from lockstead.stores.etcd.encoding import Json, Kv, Request, Response, Root
 from lockstead.stores.etcd.errors import LeaseGone, answered, each_answered
 from lockstead.stores.etcd.leases import Lease, Leases
-from lockstead.stores.kept import MALFORMED, senseless
 from lockstead.values import Name
 
 T = TypeVar("T")
-Steps: TypeAlias = Generator[Request, Response, T]
+Operation: TypeAlias = Script[Request, Response, T]
+"""Returns what one command, or one step of it, came to."""
 
 TURNS_MAX: Final = 16
-"""Turns of one conversation. Each but the first is caused by a change that somebody else made."""
-
+"""Turns of one script. Each but the first is caused by a change that somebody else made."""
 
 STRAYS_MAX: Final = 60
 """Keys of a queue that are looked at together: etcd takes 128 operations in a transaction."""
-
-
-class Course(Generic[T]):
-    """Where a conversation stands. One driver blocks, one awaits; both push it on by what came of its last request."""
-
-    __slots__ = ("_result", "_steps")
-
-    def __init__(self, steps: Steps[T]) -> None:
-        self._steps = steps
-        self._result: T | None = None
-
-    def on(self, outcome: Response | StoreError | None) -> Request | None:
-        """Return the next request, None when it has ended; raises what the conversation raises. None begins it."""
-        try:
-            if isinstance(outcome, StoreError):
-                return self._steps.throw(outcome)
-            return next(self._steps) if outcome is None else self._steps.send(outcome)
-        except StopIteration as stop:
-            self._result = stop.value
-            return None
-        except MALFORMED as error:
-            if isinstance(outcome, Response):
-                raise senseless(f"etcd at {outcome.member}", error) from error
-            raise
-
-    def result(self) -> T:
-        """Return what it came to, once it has ended."""
-        return cast(T, self._result)
-
-    def close(self) -> None:
-        """End it; if it has not ended by itself, its last request has an unknown outcome."""
-        self._steps.close()
 
 
 @frozen
@@ -84,7 +51,7 @@ class Beat:
         return self.term is None or self.term == term
 
 
-def ask(request: Request) -> Steps[Json]:
+def ask(request: Request) -> Operation[Json]:
     """Yield one request and give the body of its answer. Raises StoreError or LeaseGone."""
     response = yield request
     return answered(response, request)
@@ -100,13 +67,13 @@ def record_in(found: list[Json] | None) -> Kv | None:
     return encoding.kv_of(encoding.first_of(found)) if found else None
 
 
-def look(root: Root, name: Name) -> Steps[tuple[Kv | None, str]]:
+def look(root: Root, name: Name) -> Operation[tuple[Kv | None, str]]:
     """Return a record as it stands, and the term in which it was read."""
     body = yield from ask(encoding.txn("Range", [], encoding.seeking(root.base(name)), []))
     return encoding.sought(body["responses"]), term_of(body)
 
 
-def cleared(root: Root, key: str) -> Steps[bool]:
+def cleared(root: Root, key: str) -> Operation[bool]:
     """Delete what stands in the queue of a key without a lease: no place of ours, and it would stand there forever.
 
     True if something was deleted, so that the queue is worth another look.
@@ -124,7 +91,7 @@ def cleared(root: Root, key: str) -> Steps[bool]:
     return bool(deleted.get("succeeded"))
 
 
-def grant(ttl: int) -> Steps[Beat]:
+def grant(ttl: int) -> Operation[Beat]:
     """Get a new lease."""
     request = encoding.grant(ttl)
     response = yield request
@@ -132,7 +99,7 @@ def grant(ttl: int) -> Steps[Beat]:
     return Beat(body["ID"], int(body["TTL"]), response.sent_at, None)
 
 
-def keep_alive(leases: Leases, lease: str, *, is_alone: bool = False) -> Steps[Beat | None]:
+def keep_alive(leases: Leases, lease: str, *, is_alone: bool = False) -> Operation[Beat | None]:
     """Renew one lease; None if it is gone."""
     request = encoding.keep_alive(lease)
     response = yield request
@@ -151,7 +118,7 @@ def beats_in(leases: Leases, request: Request, response: Response, asked: dict[s
     return beats
 
 
-def shared(leases: Leases, ttl: int) -> Steps[Beat]:
+def shared(leases: Leases, ttl: int) -> Operation[Beat]:
     """Return the lease that records of this length hang on: granted if there is none, renewed if it is not fresh."""
     now = boot_now()
     lease = leases.current(ttl, now)
@@ -170,7 +137,7 @@ def shared(leases: Leases, ttl: int) -> Steps[Beat]:
     return Beat(used.id, used.granted, used.renewed_at, None)
 
 
-def end(lease: str) -> Steps[None]:
+def end(lease: str) -> Operation[None]:
     """End a lease that carries nothing any more; if that fails, it runs out by itself."""
     with suppress(StoreError, LeaseGone):
         yield from ask(encoding.revoke(lease))
