@@ -11,6 +11,9 @@ import pytest
 
 from lockstead.errors import OutcomeUnknown
 from lockstead.protocol.commands import Conflict, Create, Read, Remove, Removed, Snapshot
+from lockstead.script import drive
+from lockstead.stores.bounds import Bounds
+from lockstead.stores.etcd.encoding import Request, Response
 from lockstead.stores.etcd.store import EtcdStore
 from lockstead.stores.port import Store, SupportsFifoQueue
 from lockstead.testing.conformance.base import is_a, shows
@@ -235,6 +238,27 @@ def test_a_place_of_a_process_that_died_is_gone_with_its_lease(etcd: EtcdPlace, 
     until(lambda: isinstance(store.perform(taking("newcomer"), LIMIT), Snapshot), "a dead process stands there forever")
     waiter.subscription.close()
     dead.close()
+
+
+def test_a_waiter_that_never_queued_here_is_not_remembered(
+    etcd: EtcdPlace, space: str, store: Store, other: Store
+) -> None:
+    waiter = Waiter(other, "me")
+    assert waiter.has_turn.wait(LIMIT)
+    asking = is_a(EtcdStore, store)
+    sent = []
+
+    def exchange(request: Request) -> Response:
+        if request.what == "Create":
+            sent.append(request)
+            if len(sent) == 3:  # after it has seen that the place is its own, which another store took
+                shows(other.perform(taking(""), LIMIT))
+        return asking._sent(request, Bounds(LIMIT))
+
+    assert drive(asking._operations.script(taking("me")), exchange) == Conflict()
+    assert len(sent) > 3
+    assert not asking._operations.queue.places
+    waiter.leaves()
 
 
 def test_a_place_that_an_administrator_deleted_is_taken_anew(etcd: EtcdPlace, space: str, store: Store) -> None:

@@ -125,9 +125,9 @@ class Queue:
             return True
 
     def note_place(self, key: str, waiter_id: str, created: str | None) -> Place:
-        """Correct what is known of a place by what was seen."""
+        """Correct what is known of a place by what was seen; that of a waiter that does not queue here is not kept."""
         with self.lock:
-            place = self.places.setdefault((key, waiter_id), Place(key, waiter_id, is_asking=True))
+            place = self.places.get((key, waiter_id)) or Place(key, waiter_id)
             place.created = created
             return place
 
@@ -141,10 +141,11 @@ class Queue:
     def granted(self, place: Place, revision: str) -> None:
         """Forget a place that has ended in this revision."""
         with self.lock:
-            if place.doubt is not None:
-                place.doubt.guard = revision
-            place.doubt, place.created, place.has_left = None, None, True
-            self.places.pop(place.id, None)
+            # its waiter may have entered meanwhile, and must not take another
+            for one in {place, self.places.pop(place.id, place)}:
+                if one.doubt is not None:
+                    one.doubt.guard = revision
+                one.doubt, one.created, one.has_left = None, None, True
 
     def forget(self) -> list[str]:
         """Forget everybody; give the lease to end, if there is one."""
