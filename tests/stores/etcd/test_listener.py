@@ -291,3 +291,31 @@ def test_h17_a_forked_child_waits_in_a_thread_of_its_own(etcd: EtcdPlace, space:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+
+
+SILENT_NAMES = """
+import socket, sys, threading
+from lockstead.stores import url
+from lockstead.values import Name
+
+asked = threading.Event()
+
+def silent(*args, **kwargs):
+    asked.set()
+    threading.Event().wait()
+
+socket.getaddrinfo = silent
+store = url.open_store("etcd://etcd.example:2379/locks")
+subscription = store.{}
+assert asked.wait(60)
+print("asked", flush=True)
+"""
+
+
+@pytest.mark.parametrize("waits", ['subscribe(Name("apt"), print)', 'enqueue(Name("apt"), "me", print)'])
+def test_a_name_server_that_is_silent_does_not_delay_the_exit(waits: str) -> None:
+    # without an end of its own, so a thread that is joined at exit would take for ever
+    ended = subprocess.run(
+        [sys.executable, "-c", SILENT_NAMES.format(waits)], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert ended.stdout == "asked\n"

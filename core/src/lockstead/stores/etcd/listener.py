@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context
+from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
+from lockstead.errors import StoreUnavailable
+from lockstead.stores.awaiting import aside
 from lockstead.stores.etcd import encoding
 from lockstead.stores.etcd.queue import Queue, Sight
 from lockstead.stores.etcd.scripts import Operation, ask
@@ -136,13 +139,22 @@ class Listener:
                 worker.thread.join(CLOSES_WITHIN)
 
 
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop that does not look names up in its executor, whose threads are joined at exit."""
+
+    async def getaddrinfo(self, *args: Any, **hints: Any) -> Any:
+        try:
+            return await aside(partial(socket.getaddrinfo, *args, **hints), time.monotonic() + LIMIT)
+        except StoreUnavailable as error:
+            raise OSError(str(error)) from error
+
+
 class _Worker:
     """The thread of a listener, and what belongs to its event loop."""
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
-        self.loop = asyncio.SelectorEventLoop()
-        self.loop.set_default_executor(ThreadPoolExecutor(1, "lockstead-etcd-names"))
+        self.loop = _Loop()
         self.thread = threading.Thread(target=self._run, name="lockstead-etcd", daemon=True)
         self.watches = Watches(listener.members, listener.token)
         # what is known of the record by those whose turn it is: its revision, None if it is absent

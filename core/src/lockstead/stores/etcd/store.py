@@ -5,17 +5,18 @@ Must not know what a request says; that is what the scripts (`operations`) are f
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from lockstead.aio_script import drive as adrive
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.protocol.commands import Command, List, StoreClock, TokenSource, Traits
 from lockstead.script import drive
+from lockstead.stores.awaiting import aside
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.bounds import LISTING_MAX, AnswerTooLong, Bounds
 from lockstead.stores.etcd import encoding
@@ -258,7 +259,9 @@ class EtcdStore(StoreBase):
             except Exception as error:
                 mistaken = None
                 if looks_mistaken(error) and not self._has_served:
-                    mistaken = await asyncio.to_thread(mistake, self._members, number, self._looking(bounds))
+                    with suppress(TimeoutError, StoreUnavailable):
+                        look = partial(mistake, self._members, number, self._looking(bounds))
+                        mistaken = await aside(look, bounds.ends_at)
                 failure = self._judged(mistaken or error, request, number, bounds)
                 if isinstance(failure, StoreUnavailable) and tried + 1 < count:
                     continue
