@@ -47,7 +47,7 @@ def test_a_thousand_awaiting_waiters_of_two_hundred_keys_take_one_thread_and_few
     held = [
         shows(other.perform(Create(Name(f"k{number}"), {"v": "1"}, 600.0, "", 600.0), LIMIT)) for number in range(5)
     ]
-    queues = is_a(SupportsFifoQueue, store)  # type: ignore[type-abstract]
+    queueing = is_a(SupportsFifoQueue, store)  # type: ignore[type-abstract]
     threads_before, files_before = threading.active_count(), open_files()
 
     async def wait(number: int) -> None:
@@ -57,7 +57,7 @@ def test_a_thousand_awaiting_waiters_of_two_hundred_keys_take_one_thread_and_few
             if is_free:
                 loop.call_soon_threadsafe(turn.set)
 
-        with contextlib.closing(queues.enqueue(Name(f"k{number % KEYS}"), f"w{number}", on_turn)):
+        with contextlib.closing(queueing.enqueue(Name(f"k{number % KEYS}"), f"w{number}", on_turn)):
             await turn.wait()
 
     known = is_a(EtcdStore, store)._operations.queue.places
@@ -72,10 +72,10 @@ def test_a_thousand_awaiting_waiters_of_two_hundred_keys_take_one_thread_and_few
         assert threads() == ["lockstead-etcd"]
         assert threading.active_count() == threads_before + 1
         assert open_files() < files_before + etcd_listener.REQUESTS_MAX + STREAMS_MAX + 8
-        firsts = [keys_below(etcd.server.port, f"{space}/queue/k{number}/") for number in range(len(held))]
+        queues = [keys_below(etcd.server.port, f"{space}/queue/k{number}/") for number in range(KEYS)]
         for number, snapshot in enumerate(held):
             other.perform(Remove(Name(f"k{number}"), snapshot.incarnation), LIMIT)
-        for queue in firsts:
+        for queue in queues:
             first = min(queue.items(), key=lambda item: int(item[1]["create_revision"]))[0]
             await waiters[int(first.rpartition("/w")[2])]
         assert sum(waiter.done() for waiter in waiters) == KEYS, "somebody was called who is not the first"
