@@ -88,13 +88,13 @@ soak: $(STAMP) ## 10,000 losses and 100,000 real SIGINTs over blocks of every ki
 
 .PHONY: cassandra
 cassandra: $(STAMP) debian ## the tests of the Cassandra store, on a server that Maven fetches; ARGS= as for test
-	$(RUN)/pytest -m cassandra -n $(WORKERS) --dist loadgroup $(ARGS)
+	$(RUN)/pytest -m cassandra -n $(WORKERS) --dist loadgroup $(or $(TESTS),tests/conformance tests/stores) $(ARGS)
 
-# VERSION= chooses one of those that are pinned: 3.3, 3.0, 2.11, 2.10. One Airflow runs at a time: it is five processes.
+# VERSION= chooses one of those that are pinned: 3.3, 3.0, 2.11, 2.10. A worker runs one Airflow at a time: it is five processes.
 .PHONY: airflow
 airflow: $(STAMP) debian ## the tests on real Airflows, each in an environment in build/airflow; VERSION="2.10 3.3", ARGS=
 	@scripts/orchestrator airflow $(VERSION)
-	scripts/with-borrowed $(RUN)/pytest -m airflow $(if $(VERSION),--airflow '$(VERSION)') -n $(WORKERS) --dist loadgroup $(ARGS)
+	scripts/with-borrowed $(RUN)/pytest -m airflow $(if $(VERSION),--airflow '$(VERSION)') -n $(WORKERS) --dist loadgroup $(or $(TESTS),tests/airflow) $(ARGS)
 
 # Each version by itself: its tests import Prefect, so they run in its environment. VERSION= chooses: 3.8, 3.1. Not in the
 # checkout's folder: Prefect 3.1 reads a pyproject.toml where it is started, by a parser that does not know all of TOML.
@@ -123,7 +123,7 @@ endef
 .PHONY: four
 four: $(STAMP) debian ## the tests of `make demo`, which play all of it, with another seed; ARGS= as for test
 	$(three_orchestrators)
-	scripts/with-borrowed $(RUN)/pytest -m four -n 0 $(ARGS)
+	scripts/with-borrowed $(RUN)/pytest -m four -n 0 $(or $(TESTS),tests/demo) $(ARGS)
 
 .PHONY: demo
 demo: $(STAMP) debian ## Airflow, Prefect, Dagster and a script publish under the same locks, seen live; SEED= REPO= LOCK= PACE=, ONLY=engine

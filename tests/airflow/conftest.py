@@ -26,15 +26,16 @@ def chosen(config: pytest.Config) -> list[str]:
     return [name for name in VERSIONS if name in words] if words else VERSIONS
 
 
-def side_by_side(names: list[str]) -> list[Any]:
-    """Return versions as parameters; tests of different ones may run at the same time, those of one may not."""
-    return [pytest.param(name, marks=pytest.mark.xdist_group(f"airflow {name}")) for name in names]
+def side_by_side(names: list[str], group: str = "airflow") -> list[Any]:
+    """Return versions as parameters; tests of different ones may run at the same time, those of one group may not."""
+    return [pytest.param(name, marks=pytest.mark.xdist_group(f"{group} {name}")) for name in names]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test on every Airflow, or on the one that was asked for."""
+    """Run a test on every Airflow, or on the one that was asked for; scenes may have one of their own."""
     if "airflow" in metafunc.fixturenames:
-        versions = side_by_side(chosen(metafunc.config))
+        group = "scenes" if "scenes" in metafunc.fixturenames else "airflow"
+        versions = side_by_side(chosen(metafunc.config), group)
         metafunc.parametrize("airflow", versions, indirect=True, scope="session")
 
 

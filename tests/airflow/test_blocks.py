@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import lockstead
-from tests.airflow.conftest import chosen, side_by_side
+from tests.airflow.conftest import chosen
 from tests.airflow.test_hand_over import DAG
 from tests.servers.airflow_parts import Version
 
@@ -32,7 +32,7 @@ if __name__ == "__main__":
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run the test on every Airflow, or on the one that was asked for."""
-    metafunc.parametrize("name", side_by_side(chosen(metafunc.config)))
+    metafunc.parametrize("name", chosen(metafunc.config))
 
 
 def test_dag_test_waits_inline_says_so_skips_the_keeper_and_ends(name: str, tmp_path: Path):

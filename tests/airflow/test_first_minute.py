@@ -11,7 +11,7 @@ from tests.first_minute import copied, lived_through
 from tests.pages import run_wrapper
 from tests.servers.airflow_parts import Version
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200), pytest.mark.xdist_group(f"airflow {NEWEST}")]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 
 
 def test_the_first_minute_runs_as_printed(request: pytest.FixtureRequest, tmp_path: Path) -> None:

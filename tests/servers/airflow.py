@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import textwrap
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
+import psycopg
 
 from tests.servers.airflow_parts import Part, Version, parts, settings
 from tests.servers.base import READY_WITHIN, dies_with_us, free_port, until
@@ -71,6 +73,8 @@ class Airflow:
         self.parts = parts(self.version, self.home / "parts", self.told, self.port)
         self._watcher: Watcher | None = None
         self._http: httpx.Client | None = None
+        self._database: psycopg.Connection[Any] | None = None
+        self._asking = threading.Lock()
 
     # --- its life -----------------------------------------------------------------------------------------------
 
@@ -131,6 +135,8 @@ class Airflow:
         """End it and all that it started. Nothing in it needs good order, so nothing is waited for."""
         if self._http is not None:
             self._http.close()
+        if self._database is not None:
+            self._database.close()
         for part in self.parts.values():
             part.kill()
         if self._watcher is not None:
@@ -174,7 +180,7 @@ class Airflow:
 
     def until(self, condition: Callable[[], Any], otherwise: str, seconds: float = PATIENCE) -> Any:
         """Wait until a condition holds and give what it gave; AssertionError with the ends of the logs."""
-        # many tests wait at once, and each look is a connection to the database
+        # many tests wait at once, and each look is a question to the database
         return until(condition, seconds, lambda: f"{otherwise}\n{self.said()}", pause_max=0.5)
 
     def said(self) -> str:
@@ -340,17 +346,20 @@ class Airflow:
 
     def asked(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Ask Airflow's database."""
-        with self.postgres.asked("airflow") as connection:
-            cursor = connection.execute(statement, values)
+        with self._asking:
+            if self._database is None or self._database.closed:
+                self._database = psycopg.connect(self.postgres.url("airflow"), autocommit=True)
+            cursor = self._database.execute(statement, values)
             return list(cursor.fetchall()) if cursor.description else []
 
     def _ask(self, verb: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        if self._http is None:
-            server = f"http://127.0.0.1:{self.port}"
-            self._http = httpx.Client(base_url=server, timeout=60.0, trust_env=False)
-            if self.version.has_task_sdk:
-                token = self._http.get("/auth/token").json()["access_token"]
-                self._http.headers["Authorization"] = f"Bearer {token}"
+        with self._asking:
+            if self._http is None:
+                server = f"http://127.0.0.1:{self.port}"
+                self._http = httpx.Client(base_url=server, timeout=60.0, trust_env=False)
+                if self.version.has_task_sdk:
+                    token = self._http.get("/auth/token").json()["access_token"]
+                    self._http.headers["Authorization"] = f"Bearer {token}"
         prefix = "/api/v2" if self.version.has_task_sdk else "/api/v1"
         said = self._http.request(verb, prefix + path, json=body)
         assert said.is_success, f"{verb} {path}: {said.status_code} {said.text[:2000]}"
