@@ -52,6 +52,7 @@ def sqlite(clock: SetClock, folder: Path) -> SqliteStore:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("make", [memory, sqlite])
 def test_h08_ten_thousand_leases_are_renewed_in_time_by_one_keeper_and_given_back(
     make: Callable[[SetClock, Path], MemoryStore | SqliteStore], tmp_path: Path
