@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import count
+from types import FrameType
+from typing import Any
 
 import psycopg
 import pytest
@@ -19,6 +22,7 @@ from lockstead.errors import LossReason, OutcomeUnknown, StoreError, StoreRefuse
 from lockstead.protocol.commands import Absent, Conflict, Create, Extend, List, Read, Remove, Removed, Replace, Snapshot
 from lockstead.stores import url
 from lockstead.stores.port import Store, SupportsBatching
+from lockstead.stores.postgres.libpq import received
 from lockstead.stores.postgres.statements import statements as statements_of
 from lockstead.stores.postgres.store import PostgresStore
 from lockstead.values import Name, Space
@@ -666,3 +670,41 @@ def test_no_statement_is_sent_twice_when_it_fails(server: PostgresServer, store:
         with pytest.raises((StoreUnavailable, OutcomeUnknown)):
             store.perform(Extend(APT, {}, first.incarnation), SHORT)
         assert statements(server) - before == 1
+
+
+def is_interrupted(work: Callable[[], object], at: int) -> bool:
+    """Do something and interrupt it at its step with this number; return whether it had as many."""
+    left = at
+
+    def trace(frame: FrameType, event: str, _arg: Any) -> Any:
+        nonlocal left
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left < 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the copy was left to the collector
+def test_h34_ctrl_c_at_every_step_of_counting_what_came_closes_no_descriptor_of_libpq() -> None:
+    """Its number may be a file of the program a moment later, which libpq would write to and close."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        number = 0
+        while is_interrupted(lambda: received(ours.fileno()), number):
+            number += 1
+            theirs.send(b"x")
+            assert ours.recv(1) == b"x"
+        assert number > 20, "it was not interrupted at each step"

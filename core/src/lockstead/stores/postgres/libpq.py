@@ -5,6 +5,7 @@ Must not know what is asked, nor wait.
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import zlib
@@ -81,13 +82,12 @@ def guard(attempt: Mapping[str, Any], *, may_be_clear: bool) -> dict[str, str]:
 
 def received(descriptor: int) -> int:
     """Return the bytes that have come over a connection so far; 0 where the system does not count them."""
-    borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
     try:
-        return int(_COUNT.unpack(borrowed.getsockopt(socket.IPPROTO_TCP, TCP_INFO, _COUNT.size))[0])
+        # of a copy: an interrupt may come at any step, and what is left of the socket object then closes its descriptor
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, os.dup(descriptor)) as own:
+            return int(_COUNT.unpack(own.getsockopt(socket.IPPROTO_TCP, TCP_INFO, _COUNT.size))[0])
     except (OSError, struct.error):
         return 0
-    finally:
-        borrowed.detach()
 
 
 def name_of(statement: bytes) -> bytes:
