@@ -480,8 +480,9 @@ def test_a_thousand_leases_move_together_when_one_beside_them_is_given_up(
     while not renew():
         rounds += 1
         time.sleep(0.2)
-    # two requests a round, and in the last one: a range, a grant, and the moves of sixty each
-    assert count.total <= 2 * rounds + 2 + 1 + 17
+    # two requests a round, and in the last one: a range, a grant, and the moves of sixty each; a slow machine renews
+    # the new lease before each of them
+    assert count.total <= 2 * rounds + 2 + 1 + 2 * 17
     assert {str(item["lease"]) for item in keys_below(etcd.server.port, f"{space}/lock/key-").values()} == {
         lease_of(etcd, space, Name("key-7"))
     }
