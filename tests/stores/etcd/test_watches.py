@@ -37,11 +37,8 @@ def run(port: int, body: Callable[[Watches], Awaitable[None]]) -> None:
 
     async def ran() -> None:
         watches = Watches(Members(read(f"etcd://127.0.0.1:{port}/x", {})), lambda: None)
-        try:
-            async with asyncio.timeout(8 * LIMIT):
-                await body(watches)
-        finally:
-            await watches.close()
+        async with asyncio.timeout(8 * LIMIT):
+            await body(watches)
 
     asyncio.run(ran())
 

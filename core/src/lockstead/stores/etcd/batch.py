@@ -18,7 +18,7 @@ from lockstead.stores.etcd.encoding import Json, Kv, Root
 from lockstead.stores.etcd.errors import LeaseGone
 from lockstead.stores.etcd.extend import counted, judged
 from lockstead.stores.etcd.operations import Operations
-from lockstead.stores.etcd.scripts import Beat, Operation, ask, beats_in, record_in, shared, term_of
+from lockstead.stores.etcd.scripts import Beat, Operation, ask, beats_in, shared, term_of
 from lockstead.stores.kept import is_damaged
 from lockstead.values import Name
 
@@ -138,7 +138,9 @@ def _seen(root: Root, names: set[Name], *, is_ranged: bool) -> Operation[tuple[d
                 found: dict[Name | None, list[Json]] = {}
                 for item in body.get("kvs", ()):
                     found.setdefault(root.name_of(encoding.text(item["key"]), space), []).append(item)
-                seen.update({name: _record(found.get(name)) for name in wanted})
+                for name in wanted:
+                    slots = found.get(name)
+                    seen[name] = encoding.kv_of(encoding.first_of(slots)) if slots else Absent()
     left = list(names - seen.keys())
     for some in (left[first : first + GETS_MAX] for first in range(0, len(left), GETS_MAX)):
         gets = [get for name in some for get in encoding.seeking(root.base(name))]
@@ -148,7 +150,3 @@ def _seen(root: Root, names: set[Name], *, is_ranged: bool) -> Operation[tuple[d
             first = number * encoding.SOUGHT
             seen[name] = encoding.sought(body["responses"][first : first + encoding.SOUGHT]) or Absent()
     return seen, terms.pop() if len(terms) == 1 else ""
-
-
-def _record(found: list[Json] | None) -> Kv | Absent:
-    return record_in(found) or Absent()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from contextvars import Context
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from lockstead.errors import StoreUnavailable
 from lockstead.stores.awaiting import aside
@@ -57,18 +57,14 @@ Key: TypeAlias = "tuple[Name, str]"
 _NEW: Final = "not looked at yet"
 
 
-class Carries(Protocol):
-    """Carries out a script within a limit (seconds), awaiting."""
-
-    def __call__(self, script: Operation[Any], limit: float) -> Coroutine[Any, Any, Any]:
-        """Return what it came to."""
-        ...
+Carry: TypeAlias = Callable[[Operation[Any], float], Coroutine[Any, Any, Any]]
+"""Returns what a script came to, within a limit (seconds), awaiting."""
 
 
 class Listener:
     """The subscriptions of one store. Its thread lives while there are any; replaced in a forked child."""
 
-    def __init__(self, queue: Queue, members: Members, carry: Carries, token: Callable[[], str | None]) -> None:
+    def __init__(self, queue: Queue, members: Members, carry: Carry, token: Callable[[], str | None]) -> None:
         self.queue = queue
         self.members = members
         self.carry = carry

@@ -62,11 +62,6 @@ def term_of(body: Json) -> str:
     return str(body["header"].get("raft_term", ""))
 
 
-def record_in(found: list[Json] | None) -> Kv | None:
-    """Return the record that a range showed."""
-    return encoding.kv_of(encoding.first_of(found)) if found else None
-
-
 def look(root: Root, name: Name) -> Operation[tuple[Kv | None, str]]:
     """Return a record as it stands, and the term in which it was read."""
     body = yield from ask(encoding.txn("Range", [], encoding.seeking(root.base(name)), []))

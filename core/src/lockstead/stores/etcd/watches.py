@@ -245,12 +245,3 @@ class Watches:
             await stream.run(self._members, self._token())
         finally:
             self._streams.pop(stream, None)
-
-    async def close(self) -> None:
-        """End all."""
-        if self._begins is not None:
-            self._begins.cancel()
-        tasks = list(self._streams.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
