@@ -26,7 +26,7 @@ MISSING: Final = "the store on Redis needs its client library; install it: pip i
 
 
 class Kind(Enum):
-    """What stands at the addresses."""
+    """What kind of servers the addresses are."""
 
     SERVER = "one server"
     SENTINEL = "Sentinels, who know the server"
@@ -63,11 +63,11 @@ class Access:
 
     @property
     def is_verified(self) -> bool:
-        """Whether certificates are held against the hosts."""
+        """Whether certificates are checked against the host names."""
         return self.is_secure and bool(self.ways.get("ssl_check_hostname"))
 
     def transport(self, addresses: Iterable[Address]) -> Finding:
-        """Say who can read what is sent to these addresses."""
+        """Return the finding on who can read what is sent to these addresses."""
         hosts = [address[0] for address in addresses]
         is_verified, has_password = self.is_verified, self.has_password()
         return transport(hosts, tls=self.is_secure, is_verified=is_verified, has_password=has_password, way=TLS_WAY)
@@ -139,15 +139,15 @@ def access_of(
     clear = flag(options, CLEARTEXT)
     access = Access(kind, addresses, service, db, is_secure, username, secret, ways, sentinel_ways, clear)
     for address in addresses:
-        # where Sentinels stand the server does not stand as well, but what is true of them is true of it
+        # the master behind Sentinels is not known yet, but is checked like them
         access.check(address)
     return access
 
 
 def tls_ways(options: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what redis-py is told of TLS. Certificates and names are checked, whatever the library's own default is.
+    """Return redis-py's parameters for TLS. Certificates and names are checked, whatever the library's default is.
 
-    known: what a caller's client says.
+    known: those of a caller's client.
     """
     ways: dict[str, Any] = {**known, **{name: value for name, value in options.items() if name in TLS_OPTIONS}}
     ways.setdefault("ssl_cert_reqs", "required")

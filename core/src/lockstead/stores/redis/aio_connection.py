@@ -98,7 +98,7 @@ async def connected(access: Access, peer: Peer, ends_at: float) -> AsyncConnecti
     address, is_sentinel = peer
     bounds = Bounds(ends_at - time.monotonic())
     connection = AsyncConnection(bounded(access, address, bounds, to_sentinel=is_sentinel), shown(address))
-    # a node of a Cluster says itself where a key is
+    # nodes of a Cluster redirect requests themselves
     is_master = not is_sentinel and access.kind is not Kind.CLUSTER
     await connection.connect(bounds, is_secure=access.is_secure, is_master=is_master)
     return connection

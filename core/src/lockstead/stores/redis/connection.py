@@ -99,7 +99,7 @@ def connected(access: Access, peer: Peer, ends_at: float) -> Connection:
     address, is_sentinel = peer
     bounds = Bounds(ends_at - time.monotonic())
     connection = Connection(bounded(access, address, bounds, to_sentinel=is_sentinel), shown(address))
-    # a node of a Cluster says itself where a key is
+    # nodes of a Cluster redirect requests themselves
     is_master = not is_sentinel and access.kind is not Kind.CLUSTER
     connection.connect(bounds, is_secure=access.is_secure, is_master=is_master)
     return connection

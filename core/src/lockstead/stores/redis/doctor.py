@@ -15,7 +15,7 @@ from lockstead.stores.redis.errors import OLDEST, code_of
 from lockstead.stores.redis.route import shown
 
 Send = Callable[[Address, Words], Any]
-"""Sends one command to a server and gives its reply, an error of the server among them."""
+"""Sends one command to a server and returns its reply; an error of the server is returned, too."""
 
 BEHIND: Final[Mapping[Guarantee, str]] = {
     Guarantee.CREATE_PRESENT: "EXISTS and SET in one script",

@@ -120,7 +120,7 @@ def unconnected(error: Exception, where: str, *, is_secure: bool) -> StoreError:
         return StoreRefused(
             f"the certificate of {where} is not trusted ({said}); name its authority: ?ssl_ca_certs=FILE"
         )
-    # the library stumbles over what no Redis says in ways of its own
+    # the library fails in its own ways at what no Redis sends
     if isinstance(error, exceptions.InvalidResponse) or not isinstance(error, exceptions.RedisError | OSError):
         way = "" if is_secure else ", or a Redis that wants TLS (write rediss://, or ?tls=true)"
         return StoreRefused(f"what answers at {where} is not Redis{way}; correct the address")

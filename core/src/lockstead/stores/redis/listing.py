@@ -34,7 +34,7 @@ NOT_READ: Final = f"it is one of the largest records of a listing of more than {
 
 
 def listed(command: List, keys: Keys, route: Route) -> Asking[Listing]:
-    """Find the names, then read the records: the small ones first, so that large ones keep nobody's out."""
+    """Find the names, then read the records: the small ones first, so that large ones leave room for them."""
     if command.key is None:
         names = yield from _scanned(command.space, keys, route)
     else:
@@ -65,7 +65,7 @@ def _pages(names: list[Name]) -> Iterator[list[Name]]:
 
 
 def _sort(page: list[Name], said: list[Any], found: dict[Name, Snapshot], large: dict[Name, int]) -> int:
-    """Note what was read and what was only measured, by which it can be removed; give how many bytes came."""
+    """Note what was read and what was only measured, by which it can be removed; return how many bytes came."""
     came = 0
     for name, reply in zip(page, said, strict=True):
         if isinstance(reply, StoreError):
@@ -91,7 +91,7 @@ def _indexed(space: Space, key: str, keys: Keys, route: Route) -> Asking[list[Na
     if index is None:
         return [Name(key, space)]
     parts = yield from _plain(index, (b"ZRANGE", index, b"0", b"-1"), route)
-    # what is not text is nobody's: we could not have written it
+    # what is not text was not written by lockstead
     return [Name(key, space, part.decode()) for part in parts if _is_text(part)]
 
 
@@ -115,7 +115,7 @@ def _plain(key: bytes, words: Words, route: Route) -> Asking[Any]:
 
 
 def _scanned(space: Space, keys: Keys, route: Route) -> Asking[list[Name]]:
-    """Look through all keys of all masters: what stands there throughout is found."""
+    """Look through all keys of all masters; a record that exists throughout is found."""
     found: dict[Name, None] = {}
     pattern, longest = keys.pattern(space), b"%d" % keys.longest(space)
     for address in (yield from route.masters()):

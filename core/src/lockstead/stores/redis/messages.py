@@ -47,7 +47,7 @@ class Messages:
         return self._socket.fileno()
 
     def read(self) -> list[bytes]:
-        """Return what has come. OSError or ValueError when the connection ends, or says anything else."""
+        """Return what has come. OSError or ValueError if the connection ends or sends anything else."""
         came, found, opening = self._came + self._received(), list[bytes](), self._opening
         while came:
             if not came.startswith(opening[: len(came)]):
@@ -71,7 +71,7 @@ class Messages:
                 if not piece:
                     raise ConnectionResetError("the server closed the connection")
                 came += piece
-                # what was decrypted already, nobody is woken for
+                # no poll reports what was decrypted already
                 if not (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()):
                     return came
         except (BlockingIOError, ssl.SSLWantReadError):

@@ -1,4 +1,4 @@
-"""How a script call goes over a socket that nobody encrypts: in few steps.
+"""A script call over a socket without TLS, in few steps.
 
 The way of nearly every request. A socket with a time-out is asked by Python whether it is ready
 before every step, and the library reads in pieces: together that costs more than the server takes. Must not know what
@@ -32,7 +32,7 @@ class PlainSocket:
         return bool(self._arrivals.poll(0))
 
     def exchange(self, request: bytes, bounds: Bounds) -> bytes | str:
-        """Send a request and give its reply within bounds: a text, or the line of an error.
+        """Send a request and return its reply within bounds: a text, or the line of an error.
 
         Raises OSError for everything else; what is left on the connection is of no use then.
         """

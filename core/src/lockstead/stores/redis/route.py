@@ -73,7 +73,7 @@ class Route(Protocol):
 
 
 def route(access: Access) -> Route:
-    """Make the route to what stands at the addresses."""
+    """Return the route to the servers of an access."""
     match access.kind:
         case Kind.SERVER:
             return OneServer(access.addresses[0])
@@ -104,7 +104,7 @@ class OneServer:
         return (self.address,)
 
     def failed(self, address: Address) -> None:
-        """There is no other."""
+        """Do nothing: there is no other server."""
 
     def moved(self, key: bytes, address: Address) -> None:  # noqa: ARG002 - as every route
         """Refuse: it is a node of a Cluster."""
@@ -167,7 +167,7 @@ class BySentinel:
             elif reply is None:
                 knows_none = True
             else:
-                # whom one answers comes first the next time: others may be down
+                # a Sentinel that answers is asked first the next time: others may be down
                 self._sentinels = (sentinel, *(one for one in self._sentinels if one != sentinel))
                 return _address(reply, sentinel)
         if knows_none:
@@ -278,7 +278,7 @@ def slot_of(key: bytes) -> int:
 
 
 def call(request: Request, along: Route) -> Asking[Any]:
-    """Carry out one script call, and give what the script said."""
+    """Carry out one script call, and return the answer of the script."""
     address = along.known(request.keys[0])
     if address is None:
         address = yield from along.find(request.keys[0])
@@ -289,7 +289,7 @@ def call(request: Request, along: Route) -> Asking[Any]:
 
 
 def call_many(requests: Sequence[Request], along: Route) -> Asking[list[Any]]:
-    """Carry out many, all for one server with one sending. Gives for each what its script said, or its StoreError."""
+    """Carry out many, those for one server together. Returns for each the answer of its script, or its StoreError."""
     by_server: dict[Address, list[int]] = {}
     results: list[Any] = [None] * len(requests)
     for number, request in enumerate(requests):
@@ -302,7 +302,7 @@ def call_many(requests: Sequence[Request], along: Route) -> Asking[list[Any]]:
     replied: list[tuple[int, Address, Any]] = []
     for count, (address, numbers) in enumerate(by_server.items()):
         commands = tuple(requests[number].by_digest() for number in numbers)
-        # a fair share: a server that stands still costs the others nothing
+        # a fair share: a server that does not answer takes no time from the others
         share = 1.0 / (len(by_server) - count)
         try:
             replies = yield Ask(address, commands, share)
@@ -317,7 +317,7 @@ def call_many(requests: Sequence[Request], along: Route) -> Asking[list[Any]]:
                 again = yield Ask(address, _taught([requests[number] for number in unknown]), share)
                 answers.update(zip(unknown, again, strict=True))
         replied += [(number, address, reply) for number, reply in answers.items()]
-    # all were asked: what is sent on to a server that stands still keeps nobody else's answer away
+    # all were asked: a redirection to a server that does not answer delays no other answer
     for number, address, reply in replied:
         try:
             results[number] = yield from settled(reply, requests[number], address, along)

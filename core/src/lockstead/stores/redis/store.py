@@ -96,7 +96,7 @@ class RedisStore(StoreBase):
         if address is None or limit <= 0:
             return cast(A, self._run(self._carried_out(command), bounds))
         self._watches.asks(command)
-        # the usual way: it is known whom to ask, and what is said is the answer. A script would say the same
+        # the usual way, in few steps: the server is known and its reply is the answer. A script would do the same
         self._check_open()
         try:
             said = exchange_one(self._pool, address, asked.packed(), bounds)
@@ -170,7 +170,7 @@ class RedisStore(StoreBase):
         return self._read(command, said)
 
     def _read(self, command: Command[Any], said: bytes) -> Any:
-        """Read an answer, and have who waits for the record profit by it."""
+        """Read an answer, and note it for the subscribers to the record."""
         answered = answer(command, said)
         self._watches.note(command, answered)
         return answered

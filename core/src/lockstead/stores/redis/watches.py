@@ -61,7 +61,7 @@ _GRANTS: Final = (Create, Replace)
 _CHANGED: Final = CHANGED.encode()
 
 Ask: TypeAlias = "Callable[[Sequence[Request]], list[Any]]"
-"""Carries out script calls, and returns for each what its script said, or its StoreError."""
+"""Carries out script calls, and returns for each the answer of its script, or its StoreError."""
 
 
 class Watches:
@@ -102,16 +102,16 @@ class Watches:
         return subscription
 
     def asks(self, command: Command[Any]) -> None:
-        """Note what this process asks: if it asks for a lock, nobody else need be notified in its place."""
+        """Note what this process asks: if it asks for a lock, no other process need be notified."""
         if self.notified and isinstance(command, _GRANTS):
             self.notified.pop(command.name, None)
 
     def note(self, command: Command[Any], answered: object) -> None:
-        """Note what this process was answered: if a record is there, who subscribes to it is to be enrolled."""
+        """Note what this process was answered: if a record exists, its subscribers are to be enrolled."""
         if isinstance(command, _GRANTS):
             if isinstance(answered, Conflict):
                 self._saw(command.name)
-            elif self.places:  # whoever waits for it here next came later
+            elif self.places:  # the next waiter here came later
                 self.places.pop(command.name, None)
         elif isinstance(command, Read) and isinstance(answered, Snapshot) and command.name.space is Space.LOCK:
             if len(self.seen) >= FORGETS_ABOVE:
@@ -147,7 +147,7 @@ class Watches:
             listener.wake()
 
     def since(self, name: Name) -> bytes:
-        """Return the place of this process among those who wait for a record; empty if it has none."""
+        """Return the place of this process among the waiters for a record; empty if it has none."""
         place, kept_at = self.places.get(name, (b"", 0.0))
         return place if time.monotonic() - kept_at < PLACE_KEPT else b""
 
@@ -221,7 +221,7 @@ class Listener:
         self.end()
 
     def _may_end(self) -> bool:
-        """Return whether nobody needs the thread; then it is forgotten: the next subscription starts another."""
+        """Return whether the thread is not needed; then it is forgotten: the next subscription starts another."""
         watches = self._watches
         with watches.lock:
             if watches.is_open and self.fresh:
@@ -251,12 +251,12 @@ class Listener:
                 self._forget(name)
 
     def _listen(self) -> None:
-        """Listen until nobody has subscribed for long. Raises StoreError when the connection is lost."""
+        """Listen until there was no subscription for long. Raises when the connection is lost."""
         if self.address is None or not self.fresh:
             return
         connection = self._watches.connect(self.address, LISTENS_WITHIN)
         try:
-            # whoever enrols before it listens is taken for dead
+            # a process that enrols before it listens is taken for dead
             self._serve(Messages(connection, self._watches.channel, LISTENS_WITHIN))
         finally:
             connection.close()
@@ -328,7 +328,7 @@ class Listener:
         self._pass_on(others)
 
     def _pass_on_late(self, now: float) -> None:
-        """Pass on what nobody here has made use of."""
+        """Pass on the notifications that no waiter of this process has used."""
         notified = self._watches.notified
         late = [name for name, until in notified.copy().items() if until <= now]
         self._pass_on([name for name in late if notified.pop(name, None) is not None])
