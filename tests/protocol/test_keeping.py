@@ -21,7 +21,7 @@ from lockstead.protocol.keeping import (
     SendNext,
 )
 from lockstead.protocol.lifecycle import LeaseState, State
-from lockstead.protocol.members import Attached
+from lockstead.protocol.members import Attached, MemberRenewed
 from lockstead.protocol.renew import Over, Renewed
 from lockstead.settings import Settings
 from lockstead.values import Name, Space
@@ -47,7 +47,7 @@ class Bench:
 
     def lease(self, holder: str = "a", settings: Settings = SETTINGS) -> Lease:
         lease = LeaseId(Name("apt"), holder, "1", settings.ttl)
-        kept = Lease(LeaseState(lease, settings, deadline=self.now + settings.ttl - 3, renewed_at=self.now))
+        kept = Lease(LeaseState(lease, settings, deadline=self.now + settings.ttl * 0.99, renewed_at=self.now))
         self.keeping.keep(kept)
         return kept
 
@@ -72,7 +72,7 @@ def test_a_renewal_is_sent_when_it_is_due_and_once() -> None:
     kept = bench.lease()
     assert (bench.round(), bench.keeping.wake_at()) == ([], bench.now + EVERY)
     bench.send(kept)
-    assert bench.round() == []
+    assert (bench.round(), bench.keeping.wake_at()) == ([], bench.now + EVERY), "by then it has to be answered"
     assert not bench.keeping.sending(kept.lease_state, bench.now)
 
 
@@ -138,6 +138,22 @@ def test_a_loss_found_elsewhere_is_notified_by_the_next_round_and_once() -> None
     assert bench.round() == []
 
 
+def test_a_loss_found_after_the_lease_was_left_is_not_notified() -> None:
+    bench = Bench()
+    kept = bench.lease()
+    assert bench.keeping.leave(kept, bench.now)
+    assert (len(bench.keeping), bench.keeping.wake_at()) == (0, float("inf"))
+    assert not bench.keeping.lose(kept, LossReason.TAKEN)
+    assert bench.round() == []
+
+
+def test_losses_of_one_instant_are_notified_by_one_round() -> None:
+    bench = Bench()
+    first, second = bench.lease("a"), bench.lease("b")
+    bench.now = first.lease_state.notify_at
+    assert bench.round() == [NotifyLoss(first), NotifyLoss(second)]
+
+
 def test_a_lease_left_after_its_deadline_is_lost_and_notified() -> None:
     bench = Bench()
     kept = bench.lease()
@@ -152,6 +168,7 @@ def test_a_loss_that_a_renewal_finds_is_notified_and_the_lease_kept_no_longer() 
     bench.send(kept)
     assert bench.answered(kept, Over(LossReason.TAKEN, "by b")) == NotifyLoss(kept)
     assert (len(bench.keeping), bench.keeping.wake_at()) == (0, float("inf"))
+    assert not kept.lease_state.in_flight, "a release waits for what is in flight"
     assert bench.answered(kept, SILENT) is None, "a lost lease is reported once"
 
 
@@ -210,7 +227,16 @@ def test_a_batch_takes_what_is_due_with_what_is_due_soon_by_limit_and_size() -> 
     bench.now = first.lease_state.due_at
     assert bench.round() == [SendBatch([first, soon], SETTINGS.request_timeout), SendBatch([other], 5)]
     assert (late.lease_state.in_flight, soon.lease_state.in_flight, soon.lease_state.is_queued) == (False, True, True)
+    assert bench.keeping.wake_at() == late.lease_state.due_at
     assert bench.round() == [], "nothing is queued twice"
+
+
+def test_a_renewal_that_is_due_soon_begins_no_batch() -> None:
+    bench = Bench(batch_max=2)
+    kept = bench.lease()
+    bench.now = kept.lease_state.due_at - EVERY / 4
+    assert kept.lease_state.may_join(bench.now)
+    assert bench.round() == []
 
 
 def test_h33_an_orphan_is_renewed_no_more_and_abandoned_after_a_moment() -> None:
@@ -249,6 +275,30 @@ def test_an_orphan_is_neither_sent_nor_joins_others(batch_max: int) -> None:
         assert bench.round() == [SendBatch([other], SETTINGS.request_timeout)]
 
 
+def test_an_answer_for_an_orphan_has_it_renewed_no_more() -> None:
+    bench = Bench()
+    kept = bench.lease(settings=Settings.make(ttl=2))
+    bench.send(kept)
+    bench.keeping.orphaned(kept, bench.now)
+    abandoned_at = bench.now + DROPPED_FOR
+    bench.answered(kept, SILENT)
+    assert kept.lease_state.due_at < abandoned_at == bench.keeping.wake_at()
+
+
+def test_the_renewal_of_a_member_moves_both_deadlines() -> None:
+    bench = Bench()
+    kept = bench.lease()
+    registration = LeaseId(Name("apt", Space.MEMBER, "1/m"), "m", "2", 300.0)
+    until = kept.lease_state.deadline
+    bench.keeping.registered(
+        kept.lease_state, Attached(kept.lease_state.lease, registration, until, until, bench.now), bench.now
+    )
+    bench.send(kept)
+    renewed = MemberRenewed(until + 50, until + 60, bench.now)
+    assert bench.answered(kept, renewed) == ReportRenewed(kept, until + 50)
+    assert (kept.lease_state.record_deadline, kept.lease_state.in_flight) == (until + 60, False)
+
+
 def test_an_owner_that_becomes_a_member_is_due_by_the_earlier_deadline() -> None:
     bench = Bench()
     kept = bench.lease()
@@ -281,6 +331,17 @@ def test_after_a_fault_of_our_own_what_was_queued_is_queued_anew() -> None:
         bench.round()
     bench.keeping.recover()
     assert bench.round() == [SendNext(first), SendNext(second)]
+
+
+def test_after_a_fault_of_our_own_neither_what_is_in_flight_nor_an_orphan_is_sent_anew() -> None:
+    bench = Bench()
+    orphan, sent = bench.lease("a"), bench.lease("b")
+    bench.now = orphan.lease_state.due_at
+    bench.keeping.orphaned(orphan, bench.now)
+    bench.keeping.recover()
+    bench.send(sent)
+    bench.keeping.recover()
+    assert (bench.round(), sent.lease_state.in_flight) == ([], True)
 
 
 def test_the_newest_lease_of_a_holder_is_known() -> None:

@@ -27,9 +27,11 @@ def test_one_asks_and_the_others_follow_in_the_order_they_came() -> None:
     turns, (first, second, third) = queued("a", "b", "c")
     assert turns.first("apt") is first
     assert turns.leave("apt", second) is None
+    assert (second.is_over, [*turns]) == (True, [first, third])
     assert turns.leave("apt", first) is third
     assert turns.first("apt") is third
     assert turns.leave("apt", third) is None
+    assert turns.leave("apt", third) is None, "to leave again is nothing"
     assert (len(turns), [*turns], turns.first("apt")) == (0, [], None)
 
 
