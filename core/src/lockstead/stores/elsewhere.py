@@ -18,17 +18,12 @@ BYTES_MAX: Final = 16_384
 AS_URL: Final = "the URL of a store, as in 'redis://user:password@host:6379/0'"
 
 
-def check(pointer: str) -> None:
-    """Raise ValueError where `file:` or `env:` names nothing."""
-    _named(pointer)
-
-
 def text_at(pointer: str) -> tuple[str, bool]:
     """Return the text of a file or a variable, and whether every user of this machine can read it.
 
     Raises StoreRefused where there is none.
     """
-    scheme, name = _named(pointer)
+    scheme, name = named(pointer)
     if scheme == "file":
         return _in_file(name)
     text = os.environ.get(name, "").strip()
@@ -37,7 +32,8 @@ def text_at(pointer: str) -> tuple[str, bool]:
     return text, False
 
 
-def _named(pointer: str) -> tuple[str, str]:
+def named(pointer: str) -> tuple[str, str]:
+    """Return the scheme, and the file or the variable; ValueError where `file:` or `env:` names none."""
     from urllib.parse import unquote
 
     scheme, _, rest = pointer.partition(":")

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 from lockstead.errors import OutcomeUnknown
+from lockstead.protocol.commands import Extend, Remove, Replace
 from lockstead.reading import DAMAGE, RECORD_BYTES_MAX, TOO_LARGE
 
 NO_MAP: Final = "its fields are not map of text"
@@ -27,6 +28,15 @@ MALFORMED: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError,
 def senseless(server: str, error: Exception) -> OutcomeUnknown:
     """Return the error of a command whose answer cannot be read: what was asked for may have been done."""
     return OutcomeUnknown(f"no clear answer from {server}: it says what no such server does ({type(error).__name__})")
+
+
+def json_object(written: bytes) -> dict[str, Any]:
+    """Return the JSON object that an answer consists of; empty if it is none."""
+    try:
+        said = json.loads(written)
+    except (ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def map_of_text(written: object) -> dict[str, str]:
@@ -69,6 +79,11 @@ def bounded(fields: Mapping[str, str]) -> dict[str, str]:
     if sum(map(len, fields)) + sum(map(len, fields.values())) > RECORD_BYTES_MAX:
         return unreadable(TOO_LARGE)
     return dict(fields)
+
+
+def is_expected(command: Extend | Replace | Remove, incarnation: str, revision: str) -> bool:
+    """Return whether a record is the one that a command expects."""
+    return command.incarnation in (None, incarnation) and command.revision in (None, revision)
 
 
 def is_damaged(fields: Mapping[str, str]) -> bool:

@@ -16,8 +16,11 @@ class Mount:
 
 
 def mounts() -> list[Mount]:
-    """Return the mounts of this process, the later ones over the earlier ones; OSError where they cannot be read."""
-    return mounts_in(Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape"))
+    """Return the mounts of this process, the later ones over the earlier ones; none where they cannot be read."""
+    try:
+        return mounts_in(Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape"))
+    except OSError:
+        return []
 
 
 def mounts_in(mountinfo: str) -> list[Mount]:

@@ -187,7 +187,7 @@ def _parse(url: str, *, wants_key: bool) -> StoreUrl:
         # here, so that naming a lock of a store itself loads no more
         from lockstead.stores import elsewhere
 
-        elsewhere.check(rest)
+        elsewhere.named(rest)
     if wants_key:
         if opens is not None:
             store, encoded = opens.split(rest, encoded)

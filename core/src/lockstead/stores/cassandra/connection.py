@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 import cassandra
@@ -99,7 +100,6 @@ class Connection:
         left = ends_at - time.monotonic()
         if left <= 0:
             raise StoreUnavailable(f"{self._where.url}: no time left to send the request")
-        answer = _Answer()
         try:
             bound = opened.prepared[statement].bind(values)
         except Exception as error:
@@ -108,22 +108,23 @@ class Connection:
                 "keyspace"
             ) from error
         future = opened.session.execute_async(bound, timeout=left, execution_profile=opened.profile)
-        future.add_callbacks(answer.give, answer.fail)
+        answers: SimpleQueue[Found | BaseException | None] = SimpleQueue()
+        future.add_callbacks(answers.put, answers.put)
         found: Found = []
         while True:
             try:
-                found += answer.get(max(0.0, ends_at - time.monotonic()) + GRACE)
-            except TimeoutError:
+                answer = answers.get(timeout=max(0.0, ends_at - time.monotonic()) + GRACE)
+            except Empty:
                 text = f"{self._where.url}: no answer within the limit"
                 raise (OutcomeUnknown(text) if writes else StoreUnavailable(text)) from None
-            except Exception as error:
-                if is_none_known(error):
+            if isinstance(answer, BaseException):
+                if is_none_known(answer):
                     self._forget(opened)
-                raise failure(error, self._where.url, writes=writes) from error
+                raise failure(answer, self._where.url, writes=writes) from answer
+            found += answer or ()
             self._none_since = None
             if not future.has_more_pages:
                 return found
-            answer.clear()
             future.start_fetching_next_page()
 
     def look(self, cql: str, values: Sequence[object], limit: float) -> Found:
@@ -193,33 +194,6 @@ class Connection:
             is_first, self._is_closed = not self._is_closed, True
         if is_first and opening is not None and opening.done() and opening.exception() is None:
             opening.result().close()
-
-
-class _Answer:
-    """What a statement is answered with, once."""
-
-    def __init__(self) -> None:
-        self._came = threading.Event()
-        self._found: Found = []
-        self._error: BaseException | None = None
-
-    def give(self, found: Found | None) -> None:
-        self._found = list(found or ())
-        self._came.set()
-
-    def fail(self, error: BaseException) -> None:
-        self._error = error
-        self._came.set()
-
-    def clear(self) -> None:
-        self._came.clear()
-
-    def get(self, seconds: float) -> Found:
-        if not self._came.wait(seconds):
-            raise TimeoutError
-        if self._error is not None:
-            raise self._error
-        return self._found
 
 
 # --- connecting --------------------------------------------------------------------------------------------------

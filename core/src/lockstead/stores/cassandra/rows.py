@@ -87,12 +87,6 @@ class Row(NamedTuple):
         """Whether nothing is missing."""
         return None not in self
 
-    def is_at(self, incarnation: str | None, revision: str | None) -> bool:
-        """Return whether this is the state that a command expects; None expects nothing."""
-        return (incarnation is None or incarnation == self.incarnation_text) and (
-            revision is None or revision == self.revision_text
-        )
-
     @property
     def incarnation_text(self) -> str:
         """The incarnation with the count of its grant before it, so that who replaces it knows the next count."""

@@ -33,6 +33,7 @@ from lockstead.protocol.commands import (
 from lockstead.stores.cassandra import rows
 from lockstead.stores.cassandra.connection import Connection, Found, MakeCluster
 from lockstead.stores.cassandra.rows import Row, at
+from lockstead.stores.kept import is_expected
 from lockstead.stores.port import StoreBase
 from lockstead.values import Name, Space
 
@@ -152,7 +153,7 @@ class CassandraStore(StoreBase):
             row = self._find(name, ends_at)
             if row is None:
                 return Absent()
-            if not row.is_at(command.incarnation, command.revision):
+            if not is_expected(command, row.incarnation_text, row.revision_text):
                 return Conflict()
             if not row.is_sound:
                 raise StoreRefused(

@@ -5,7 +5,6 @@ Must not know how requests are sent.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Final
@@ -16,6 +15,7 @@ from lockstead.stores.etcd.encoding import Json, Request, Response
 from lockstead.stores.etcd.errors import NEEDED, complaint
 from lockstead.stores.etcd.settings import EtcdSettings
 from lockstead.stores.examination import Finding, Guarantee, Severity
+from lockstead.stores.kept import json_object
 
 BEHIND: Final[Mapping[Guarantee, str]] = {
     Guarantee.CREATE_PRESENT: "the comparison of create_revision over the record's range",
@@ -45,7 +45,7 @@ def _versions(settings: EtcdSettings, each: Each) -> Iterator[Finding]:
         if isinstance(answer, StoreError):
             yield Finding(Severity.WARNING, "member", f"{endpoint}: {answer}", "start it, or take it out of the URL")
             continue
-        said = str(_body(answer).get("etcdserver", ""))
+        said = str(json_object(answer.body).get("etcdserver", ""))
         found = re.match(r"(\d+)\.(\d+)", said)
         if found is None:
             text = f"{endpoint}: what answers there is not etcd"
@@ -64,7 +64,7 @@ def _members(settings: EtcdSettings, each: Each) -> Generator[Finding, None, lis
     ):
         if isinstance(answer, StoreError) or answer.status != 200:
             continue
-        body = _body(answer)
+        body = json_object(answer.body)
         states.append(body)
         if not int(body.get("leader", 0) or 0):
             text = f"{endpoint}: this member knows no leader: there is no majority, and no lock can be taken through it"
@@ -84,11 +84,11 @@ def _alarms(each: Each) -> Iterator[Finding]:
     for answer in each(encoding.request("Alarm", "maintenance/alarm", {"action": "GET"})):
         if isinstance(answer, StoreError):
             continue
-        said = complaint(_body(answer))[1]
+        said = complaint(json_object(answer.body))[1]
         if said:
             yield Finding(Severity.NOTE, "alarms", f"alarms cannot be seen: {said}", "ask as root: etcdctl alarm list")
             return
-        alarms = [str(one.get("alarm", "")) for one in _body(answer).get("alarms", ())]
+        alarms = [str(one.get("alarm", "")) for one in json_object(answer.body).get("alarms", ())]
         if alarms:
             text = f"an alarm is raised ({', '.join(sorted(set(alarms)))}): etcd takes no writes"
             remedy = "compact and defragment it, raise its quota, then: etcdctl alarm disarm"
@@ -120,11 +120,3 @@ def _quota(answer: Response | StoreError) -> float | None:
         return None
     found = re.search(rb"^etcd_server_quota_backend_bytes (\S+)", answer.body, re.MULTILINE)
     return float(found[1]) if found else None
-
-
-def _body(answer: Response) -> Json:
-    try:
-        body = json.loads(answer.body)
-    except ValueError:
-        return {}
-    return body if isinstance(body, dict) else {}

@@ -5,11 +5,10 @@ Must not know what is diagnosed. Not used for locks: a lock's requests are never
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from lockstead.errors import OutcomeUnknown
 from lockstead.stores.gcs.encoding import BucketPath, Request, Response, error_details
@@ -52,12 +51,3 @@ class RetryingClient:
         who = self.account or "ACCOUNT"
         bucket = f"gs://{self.place.bucket}"
         return f"gcloud storage buckets add-iam-policy-binding {bucket} --member={who} --role={role}"
-
-
-def resource_of(response: Response) -> dict[str, Any]:
-    """Return the JSON object in a response; empty if there is none."""
-    try:
-        body = json.loads(response.body)
-    except ValueError:
-        return {}
-    return body if isinstance(body, dict) else {}

@@ -11,10 +11,11 @@ from urllib.parse import urlencode, urlsplit
 
 from lockstead.stores.examination import Finding, Guarantee, Severity
 from lockstead.stores.gcs.access import ENDPOINT
-from lockstead.stores.gcs.client import RetryingClient, resource_of
+from lockstead.stores.gcs.client import RetryingClient
 from lockstead.stores.gcs.encoding import BucketPath, Request, Response, error_details
 from lockstead.stores.gcs.rights import BUCKETS_GET, rights
 from lockstead.stores.gcs.settings import settings_of
+from lockstead.stores.kept import json_object
 from lockstead.stores.transport import transport
 from lockstead.values import Name
 
@@ -83,7 +84,7 @@ def _bucket(shown: Response, client: RetryingClient) -> Iterator[Finding]:
     place, details = client.place, _details(shown)
     match shown.status:
         case 200:
-            resource = resource_of(shown)
+            resource = json_object(shown.body)
             if resource.get("kind") == "storage#bucket":
                 yield from settings_of(resource, place.bucket, place.root)
                 return

@@ -15,8 +15,9 @@ from urllib.parse import urlencode
 
 from lockstead.protocol.commands import Create, Extend, Read, Remove
 from lockstead.stores.examination import Finding, Severity
-from lockstead.stores.gcs.client import RetryingClient, resource_of
+from lockstead.stores.gcs.client import RetryingClient
 from lockstead.stores.gcs.encoding import Request, Response, error_details, request_for
+from lockstead.stores.kept import json_object
 from lockstead.values import Name
 
 BUCKETS_GET: Final = "storage.buckets.get"
@@ -65,7 +66,7 @@ def _granted(client: RetryingClient) -> frozenset[str] | None:
     asked = urlencode([("permissions", permission) for permission in (*NEEDED, BUCKETS_GET)])
     target = f"/storage/v1/b/{client.place.bucket}/iam/testPermissions?{asked}&prettyPrint=false"
     response = client.send_retrying(Request("testIamPermissions", "GET", target))
-    body = resource_of(response) if response.status == 200 else {}
+    body = json_object(response.body) if response.status == 200 else {}
     if body.get("kind") != "storage#testIamPermissionsResponse":
         return None
     return frozenset(str(permission) for permission in body.get("permissions") or ())
@@ -105,7 +106,7 @@ def _tried(
         yield shown
         yield _judged(UPDATE, null)
     if made.status == null.status == 200:
-        seen = resource_of(client.send_retrying(request_for(Read(name), place))).get("metadata") or {}
+        seen = json_object(client.send_retrying(request_for(Read(name), place)).body).get("metadata") or {}
         yield NULL, Tried("gone" not in seen)
     if made.status == 200:
         yield _judged(DELETE, client.send_retrying(delete))

@@ -182,7 +182,7 @@ def check_place(path: Path) -> None:
     # SQLite names the journal after the file: through two names there would be two journals, and two truths
     if found is not None and found.st_nlink > 1:
         raise StoreRefused(f"cannot keep locks in {path}: the file has {found.st_nlink} hard links; leave one")
-    mounted = _mounts()
+    mounted = mounts()
     check_mounted(path.resolve(), mounted)
     check_file_system(path, file_system_of(folder.resolve(), mounted))
 
@@ -198,7 +198,7 @@ def check_file_system(path: Path, kind: str | None) -> None:
 
 def file_system(folder: Path) -> str | None:
     """Return the type of the file system that a folder is on; None where it is not known."""
-    return file_system_of(folder.resolve(), _mounts())
+    return file_system_of(folder.resolve(), mounts())
 
 
 def file_system_of(folder: Path, mounted: list[Mount]) -> str | None:
@@ -216,13 +216,6 @@ def check_mounted(path: Path, mounted: list[Mount]) -> None:
                 f"cannot keep locks in {path}: {name} is mounted by itself, so the journals beside the file are not "
                 "those of the processes outside; mount the whole folder"
             )
-
-
-def _mounts() -> list[Mount]:
-    try:
-        return mounts()
-    except OSError:
-        return []
 
 
 def is_unreadable(error: sqlite3.Error) -> bool:

@@ -39,6 +39,7 @@ from lockstead.stores.kept import (
     NO_HEAD,
     damaged_incarnation,
     is_damaged,
+    is_expected,
     map_of_text,
     unreadable,
 )
@@ -98,11 +99,6 @@ class _Row(NamedTuple):
     boot: str
     namespace: str
     fields: str | None
-
-    def is_at(self, incarnation: str | None, revision: str | None) -> bool:
-        return (incarnation is None or incarnation == str(self.granted)) and (
-            revision is None or revision == str(self.revision)
-        )
 
 
 class SqliteStore(StoreBase):
@@ -220,7 +216,7 @@ class SqliteStore(StoreBase):
         now = self._now()
         if row is None:
             return Absent(now)
-        if not row.is_at(command.incarnation, command.revision):
+        if not is_expected(command, str(row.granted), str(row.revision)):
             return Conflict()
         found = _fields(row)
         updated = max(row.updated, now) if not is_damaged(found) and self._is_here(row) else now

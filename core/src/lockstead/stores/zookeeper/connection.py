@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kazoo.handlers.threading import KazooTimeoutError
@@ -115,21 +116,21 @@ class Connection:
         except StoreError as error:
             return [error] * len(scripts)
         done: list[Any] = [None] * len(scripts)
-        pending: dict[int, Request] = {}
-        for number, script in enumerate(scripts):
-            pending[number] = next(script)
+        pending = {number: next(script) for number, script in enumerate(scripts)}
         while pending:
-            sent: dict[int, Sequence[Any] | StoreError] = {}
+            sent: dict[int, Any] = {}
             synced: Sequence[Any] = ()
             for number, request in pending.items():
-                results = sent[number] = self._sent(client, request, ends_at, synced)
+                results = sent[number] = _outcome_of(partial(self.send, client, request, ends_at, synced))
                 if request.syncs and not isinstance(results, StoreError):
                     # for the reads behind it, too: a session is served in order, and never by a server that is behind
                     # what it was told, not even after another connection
                     synced = results[:1]
             pending, waiting = {}, pending
             for number, request in waiting.items():
-                script, received = scripts[number], self._received(client, sent[number], ends_at, request)
+                script, received = scripts[number], sent[number]
+                if not isinstance(received, StoreError):
+                    received = _outcome_of(partial(self.outcomes, client, received, ends_at, request))
                 try:
                     if isinstance(received, StoreError):
                         pending[number] = script.throw(received)
@@ -140,20 +141,6 @@ class Connection:
                 except StoreError as error:
                     done[number] = error
         return done
-
-    def _sent(self, client: Any, request: Request, ends_at: float, synced: Sequence[Any]) -> Sequence[Any] | StoreError:
-        try:
-            return self.send(client, request, ends_at, synced)
-        except StoreError as error:
-            return error
-
-    def _received(
-        self, client: Any, sent: Sequence[Any] | StoreError, ends_at: float, request: Request
-    ) -> Answers | StoreError:
-        try:
-            return sent if isinstance(sent, StoreError) else self.outcomes(client, sent, ends_at, request)
-        except StoreError as error:
-            return error
 
     def send(self, client: Any, request: Request, ends_at: float, synced: Sequence[Any] = ()) -> Sequence[Any]:
         """Send what goes out at once; StoreUnavailable for what would not, or not in time.
@@ -219,6 +206,13 @@ class Connection:
 
 def _nothing() -> None:
     pass
+
+
+def _outcome_of(call: Callable[[], T]) -> T | StoreError:
+    try:
+        return call()
+    except StoreError as error:
+        return error
 
 
 def _ended(client: Any) -> None:

@@ -1,19 +1,28 @@
 """What an examination of a ZooKeeper looks at beyond a store's commands: servers, majority, sessions, rights.
 
-Servers are asked by the one word that they answer by default (`srvr`); what they do not say is a note. Must not know
-what a lock is.
+Servers are asked by the one word that they answer by default (`srvr`); what they do not say is a note. Rights are tried
+and not computed: ACLs name users by hashes, and only the servers know what they make of them. Must not know what a lock
+is.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from kazoo import exceptions as kz
+
+from lockstead.script import Script
 from lockstead.stores.examination import Finding, Guarantee, Severity
 from lockstead.stores.zookeeper.acls import acl_of, is_open
+from lockstead.stores.zookeeper.answers import refused_at
+from lockstead.stores.zookeeper.encoding import Tree
 from lockstead.stores.zookeeper.probe import Seen, look
+from lockstead.stores.zookeeper.requests import Answers, Request, transaction
 from lockstead.stores.zookeeper.url import Target
+from lockstead.values import Space
 
 BEHIND: Final[Mapping[Guarantee, str]] = {
     Guarantee.CREATE_PRESENT: "the refusal to create a node that is there",
@@ -123,3 +132,32 @@ def _access(target: Target) -> Finding:
     text = "new nodes are for everybody who reaches the servers: who likes may break any lock"
     remedy = "give user:password@ in the URL, or ZOOKEEPER_USER and ZOOKEEPER_PASSWORD"
     return Finding(Severity.NOTE, "access", text, f"take world:anyone out of {target.acl}" if target.acl else remedy)
+
+
+def rights(tree: Tree) -> Script[Request, Answers, Finding]:
+    """Find out whether locks and places in queues can be made and deleted here. Nothing is left of it."""
+    check, is_there = "rights", True
+    for place in (tree.space(Space.LOCK), tree.queues):
+        where, verb = yield from _tried(place)
+        if verb:
+            text = f"this user may not {verb} nodes below {where or '/'}, and locks need it"
+            remedy = "have an administrator allow creating, reading, writing and deleting there, or name another user"
+            return Finding(Severity.FAILURE, check, text, remedy)
+        is_there = is_there and len(where) >= len(tree.base)
+    if not is_there:
+        return Finding(Severity.NOTE, check, f"{tree.base} is not there yet: it is made when it is first used")
+    return Finding(Severity.OK, check, f"this user may create and delete nodes below {tree.base}")
+
+
+def _tried(place: str) -> Script[Request, Answers, tuple[str, str]]:
+    """Make and delete a node at a place, or above it where that is missing: where, and what is not allowed there."""
+    name = f"doctor-{os.urandom(8).hex()}"
+    while True:
+        node = f"{place}/{name}"
+        results = (yield transaction([("create", node, b""), ("delete", node)]))[0]
+        for verb, result in zip(("create", "delete"), results, strict=True):
+            if isinstance(result, kz.NoAuthError):
+                return place, verb
+        if refused_at(results) is None or not place:
+            return place, ""
+        place = place.rpartition("/")[0]

@@ -31,7 +31,7 @@ from lockstead.protocol.commands import (
     Snapshot,
 )
 from lockstead.script import Script
-from lockstead.stores.kept import DAMAGED, NO_MAP, unreadable
+from lockstead.stores.kept import DAMAGED, NO_MAP, is_expected, unreadable
 from lockstead.stores.zookeeper.answers import refused_at
 from lockstead.stores.zookeeper.encoding import Tree, decode_name, decode_record, encode_record, is_mark
 from lockstead.stores.zookeeper.grant import Expected, Grants, check_below, conflict_or_absent, version_of
@@ -136,7 +136,7 @@ class Operations:
                     f"the record of {command.name.key!r} at {path} in ZooKeeper is damaged, or another program's; "
                     "break it with now=True (--now)"
                 )
-            if command.incarnation not in {None, said.mark} or command.revision not in {None, str(stat.version)}:
+            if not is_expected(command, said.mark, str(stat.version)):
                 return Conflict()
             fields = {**said.fields, **command.fields}
             data = encode_record(said.mark, fields)
@@ -165,7 +165,7 @@ class Operations:
         if isinstance(got, kz.NoNodeError):
             return Absent()
         shown = _shown(*got)
-        if shown.incarnation != command.incarnation or command.revision not in {None, shown.revision}:
+        if not is_expected(command, shown.incarnation, shown.revision):
             return Conflict()
         below = yield from descendants(path, got[1].numChildren)
         # a record that was made here meanwhile has a mark that is not among these, and cannot be deleted

@@ -92,8 +92,7 @@ class ZookeeperStore(StoreBase):
 
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
         """Look at the servers, their versions and majority, at sessions, and at rights to write."""
-        from lockstead.stores.zookeeper.doctor import examination
-        from lockstead.stores.zookeeper.rights import rights
+        from lockstead.stores.zookeeper.doctor import examination, rights
 
         self._connection.ready(limit)
         yield self._target.transport()
