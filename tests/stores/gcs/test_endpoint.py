@@ -8,7 +8,7 @@ from lockstead.stores.examination import Finding, Severity
 from lockstead.stores.gcs.access import ENDPOINT, Access, default_access
 from lockstead.stores.gcs.client import RetryingClient
 from lockstead.stores.gcs.doctor import examination
-from lockstead.stores.gcs.encoding import BucketPath
+from lockstead.stores.gcs.encoding import BucketPath, Response
 
 
 class Vouched:
@@ -71,3 +71,10 @@ def test_a_client_of_the_callers_own_is_not_blamed_on_the_environment() -> None:
     found = findings(Access("https://gcs.example"))
     assert found["endpoint"].severity is Severity.NOTE
     assert "STORAGE_EMULATOR_HOST" not in found["endpoint"].text + found["endpoint"].remedy
+
+
+def test_an_answer_that_is_nested_too_deeply_is_no_bucket() -> None:
+    answer = Response(200, None, b"[" * 100_000)
+    client = RetryingClient(BucketPath.at("b", ""), ENDPOINT, "", lambda _request: answer)
+    *_, last = examination(client, lambda _name: None)  # type: ignore[arg-type,return-value]
+    assert (last.check, last.severity, last.stops) == ("endpoint", Severity.FAILURE, True)

@@ -180,6 +180,11 @@ class List(Command[Listing]):
     key: str | None = None
     part_prefix: str = ""
 
+    def shows(self, name: Name) -> bool:
+        """Return whether a record of this name belongs to the listing."""
+        is_there = name.space is self.space and self.key in (None, name.key)
+        return is_there and name.part.startswith(self.part_prefix)
+
 
 @frozen
 class Pause(Command[Paused]):

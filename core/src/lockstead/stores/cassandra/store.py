@@ -115,12 +115,10 @@ class CassandraStore(StoreBase):
             found = self._connection.ask(rows.LIST_ALL, (), ends_at)
         else:
             found = self._connection.ask(rows.LIST_KEY, (space.value, command.key), ends_at)
-        named = (
-            (Name(row["key"], space, row["part"]), Row.of(row))
-            for row in found
-            if row.get("space", space.value) == space.value and row["part"].startswith(command.part_prefix)
-        )
-        return Listing(tuple((name, row.snapshot(space)) for name, row in named if row.held is not False))
+        ours = (row for row in found if row.get("space", space.value) == space.value)
+        named = ((Name(row["key"], space, row["part"]), Row.of(row)) for row in ours)
+        shown = (pair for pair in named if command.shows(pair[0]) and pair[1].held is not False)
+        return Listing(tuple((name, row.snapshot(space)) for name, row in shown))
 
     # --- writing -------------------------------------------------------------------------------------------------
 

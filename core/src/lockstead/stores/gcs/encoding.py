@@ -276,7 +276,7 @@ def page_of(command: List, response: Response, place: BucketPath) -> tuple[list[
     entries = []
     for item in body.get("items", ()):
         name = place.name_of(str(item.get("name", "")), command.space)
-        if name is not None and command.key in (None, name.key) and name.part.startswith(command.part_prefix):
+        if name is not None and command.shows(name):
             entries.append((name, _snapshot(item, now, command)))
     return entries, body.get("nextPageToken")
 

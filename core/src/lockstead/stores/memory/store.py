@@ -158,15 +158,8 @@ class MemoryStore(StoreBase):
         return Removed(now)
 
     def _list(self, command: List, now: float) -> Listing:
-        return Listing(
-            tuple(
-                (name, entry.snapshot(now))
-                for name, entry in self._memory.entries.items()
-                if name.space is command.space
-                and (command.key is None or name.key == command.key)
-                and name.part.startswith(command.part_prefix)
-            )
-        )
+        shown = ((name, entry.snapshot(now)) for name, entry in self._memory.entries.items() if command.shows(name))
+        return Listing(tuple(shown))
 
     def subscribe(self, name: Name, on_change: Callable[[bool], None]) -> Subscription:
         """Call on_change at every change of the record, in the thread that changes it."""

@@ -90,13 +90,8 @@ class Operations:
         nodes = (yield Request(lambda client: (client.get_children_async(root),), syncs=root))[0]
         if isinstance(nodes, kz.NoNodeError):
             return Listing(())
-        names = [
-            name
-            for name in (decode_name(space, node) for node in nodes)
-            if name is not None
-            and (command.key is None or name.key == command.key)
-            and name.part.startswith(command.part_prefix)
-        ]
+        decoded = (decode_name(space, node) for node in nodes)
+        names = [name for name in decoded if name is not None and command.shows(name)]
         entries: list[tuple[Name, Snapshot]] = []
         for first in range(0, len(names), LISTED_AT_ONCE):
             some = names[first : first + LISTED_AT_ONCE]

@@ -227,12 +227,5 @@ class SimulatedStore:
         return Removed(self.date(now))
 
     def _list(self, command: List, now: float) -> Listing:
-        return Listing(
-            tuple(
-                (name, self._show(entry, now, name))
-                for name, entry in self.entries.items()
-                if name.space is command.space
-                and (command.key is None or name.key == command.key)
-                and name.part.startswith(command.part_prefix)
-            )
-        )
+        shown = ((name, self._show(entry, now, name)) for name, entry in self.entries.items() if command.shows(name))
+        return Listing(tuple(shown))
