@@ -21,7 +21,7 @@ from lockstead.protocol.commands import Absent, Conflict, Snapshot
 from lockstead.script import Script
 from lockstead.stores.zookeeper.answers import refused_at
 from lockstead.stores.zookeeper.encoding import Tree, encode_record, in_order
-from lockstead.stores.zookeeper.requests import Answers, Operation, Request, make, remove_strays, transaction
+from lockstead.stores.zookeeper.requests import Answers, Operation, Request, ask, make, remove_strays, transaction
 from lockstead.values import Name, Space
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Grants:
     def _order(self, name: Name) -> Script[Request, Answers, list[str]]:
         queue = self._tree.queue(name)
         for _ in range(LOOKS_MAX):
-            found = (yield Request(lambda client: (client.get_children_async(queue),)))[0]
+            found = (yield ask("get_children", queue))[0]
             if isinstance(found, kz.NoNodeError):
                 return []
             order = in_order(found)
@@ -163,7 +163,7 @@ def check_below(name: Name, path: str, error: Exception) -> None:
 
 def conflict_or_absent(path: str) -> Script[Request, Answers, Conflict | Absent]:
     """Tell, where the record expected is not, whether there is another."""
-    found = (yield Request(lambda client: (client.exists_async(path),), syncs=path))[0]
+    found = (yield ask("exists", path, syncs=path))[0]
     return Absent() if found is None else Conflict()
 
 

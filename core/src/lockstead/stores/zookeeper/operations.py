@@ -10,7 +10,6 @@ Must not know sessions, limits or what the fields of a record mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from kazoo import exceptions as kz
@@ -35,7 +34,7 @@ from lockstead.stores.kept import DAMAGED, NO_MAP, is_expected, unreadable
 from lockstead.stores.zookeeper.answers import refused_at
 from lockstead.stores.zookeeper.encoding import Tree, decode_name, decode_record, encode_record, is_mark
 from lockstead.stores.zookeeper.grant import Expected, Grants, check_below, conflict_or_absent, version_of
-from lockstead.stores.zookeeper.requests import Answers, Operation, Request, descendants, read, transaction
+from lockstead.stores.zookeeper.requests import Answers, Operation, Request, ask, descendants, read, transaction
 from lockstead.values import Name, Space
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ class Operations:
             only = Name(command.key)
             one = yield from self._read(only)
             return Listing(((only, one),) if isinstance(one, Snapshot) and not command.part_prefix else ())
-        nodes = (yield Request(lambda client: (client.get_children_async(root),), syncs=root))[0]
+        nodes = (yield ask("get_children", root, syncs=root))[0]
         if isinstance(nodes, kz.NoNodeError):
             return Listing(())
         decoded = (decode_name(space, node) for node in nodes)
@@ -95,7 +94,7 @@ class Operations:
         entries: list[tuple[Name, Snapshot]] = []
         for first in range(0, len(names), LISTED_AT_ONCE):
             some = names[first : first + LISTED_AT_ONCE]
-            answers = yield Request(_getting([self._tree.record(name) for name in some]))
+            answers = yield ask("get", *map(self._tree.record, some))
             entries += [
                 (name, _shown(*got))
                 for name, got in zip(some, answers, strict=True)
@@ -167,10 +166,6 @@ class Operations:
         deletes: list[Operation] = [("delete", node) for node in reversed(below)]
         removing = transaction([*deletes, ("delete", path, got[1].version)])
         return Removed() if refused_at((yield removing)[0]) is None else Conflict()
-
-
-def _getting(paths: list[str]) -> Callable[[Any], list[Any]]:
-    return lambda client: [client.get_async(path) for path in paths]
 
 
 def _shown(data: bytes | None, stat: Any) -> Snapshot:

@@ -23,7 +23,7 @@ from lockstead.stores.port import STANDINGS_MAX, Standing
 from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
 from lockstead.stores.zookeeper.connection import Connection
 from lockstead.stores.zookeeper.encoding import NOTED_MAX, Tree, in_order, standing
-from lockstead.stores.zookeeper.requests import Answers, Request, make, remove_strays
+from lockstead.stores.zookeeper.requests import Answers, Request, ask, make, remove_strays
 from lockstead.stores.zookeeper.watches import NEW, Look, Observer, Watches
 from lockstead.values import Name
 
@@ -163,7 +163,7 @@ class WaitQueue:
                 if not (yield from self._take(place)):
                     return GRANTS_WITHIN
                 continue
-            found = (yield Request(lambda client: (client.get_children_async(queue),)))[0]
+            found = (yield ask("get_children", queue))[0]
             order = [] if isinstance(found, kz.NoNodeError) else in_order(found)
             if place.node in order:
                 index = order.index(place.node)
@@ -203,7 +203,7 @@ class WaitQueue:
     def _take(self, place: Place) -> Script[Request, Answers, bool]:
         """Make a place, or find the one that was made; its node may still be unknown. False: a grant is under way."""
         if place.is_in_doubt:
-            node = _of(place, (yield _whole(place.path_of_queue))[0])
+            node = _of(place, (yield ask("get_children", place.path_of_queue, syncs=place.path_of_queue))[0])
             with self._lock:
                 place.take(node)
             return True
@@ -254,10 +254,10 @@ class WaitQueue:
         queue = place.path_of_queue
         if is_in_doubt:
             # what was sent before on this session is carried out before this is answered, or never
-            node = _of(place, (yield _whole(queue))[0])
+            node = _of(place, (yield ask("get_children", queue, syncs=queue))[0])
         if node:
-            yield Request(lambda client: (client.delete_async(f"{queue}/{node}"),), writes=True)
-            yield Request(lambda client: (client.delete_async(queue),), writes=True)
+            yield ask("delete", f"{queue}/{node}", writes=True)
+            yield ask("delete", queue, writes=True)
         with self._lock:
             self._places.pop(place.waiter, None)
 
@@ -271,7 +271,7 @@ class WaitQueue:
     def shown(self, name: Name) -> Script[Request, Answers, list[Standing]]:
         """Return the first entries of a queue, in its order; behind them what is not a place of ours."""
         queue = self.tree.queue(name)
-        found = (yield _whole(queue))[0]
+        found = (yield ask("get_children", queue, syncs=queue))[0]
         if isinstance(found, kz.NoNodeError):
             return []
         order = in_order(found)
@@ -279,20 +279,16 @@ class WaitQueue:
         some = [*order, *strays][:STANDINGS_MAX]
         if not some:
             return []
-        stats = yield Request(lambda client: [client.exists_async(f"{queue}/{node}") for node in some])
-        standings = {node: standing(node, stat) for node, stat in zip(some, stats, strict=True) if stat is not None}
-        sized = zip(some, stats, strict=True)
-        small = [node for node, stat in sized if stat is not None and 0 < stat.dataLength <= NOTED_MAX]
+        stats = yield ask("exists", *(f"{queue}/{node}" for node in some))
+        known = {node: stat for node, stat in zip(some, stats, strict=True) if stat is not None}
+        standings = {node: standing(node, stat) for node, stat in known.items()}
+        small = [node for node, stat in known.items() if 0 < stat.dataLength <= NOTED_MAX]
         if small:
-            found = yield Request(lambda client: [client.get_async(f"{queue}/{node}") for node in small])
+            found = yield ask("get", *(f"{queue}/{node}" for node in small))
             for node, said in zip(small, found, strict=True):
                 if not standings[node].is_stray and not isinstance(said, Exception):
                     standings[node] = standings[node]._replace(who=said[0].decode("utf-8", "replace"))
         return list(standings.values())
-
-
-def _whole(queue: str) -> Request:
-    return Request(lambda client: (client.get_children_async(queue),), syncs=queue)
 
 
 def _of(place: Place, found: Any) -> str:

@@ -78,9 +78,14 @@ def transaction(operations: Sequence[Operation], clears: str = "") -> Request:
     return Request(sending, writes=True)
 
 
+def ask(verb: str, *paths: str, writes: bool = False, syncs: str = "") -> Request:
+    """Ask the same of several nodes: "get", "exists", "get_children" or "delete", as kazoo has them."""
+    return Request(lambda client: [getattr(client, f"{verb}_async")(path) for path in paths], writes, syncs)
+
+
 def read(path: str) -> Request:
     """Read a node, as new as it is."""
-    return Request(lambda client: (client.get_async(path),), syncs=path)
+    return ask("get", path, syncs=path)
 
 
 def make(path: str) -> Script[Request, Answers, None]:
@@ -100,15 +105,15 @@ def remove_strays(queue: str, nodes: Sequence[str]) -> Script[Request, Answers, 
 
     True if one was deleted or has gone, so that the queue is worth another look.
     """
-    some = list(nodes[:STRAYS_MAX])
-    found = yield Request(lambda client: [client.exists_async(f"{queue}/{node}") for node in some])
-    strays = [node for node, stat in zip(some, found, strict=True) if stat is not None and not stat.ephemeralOwner]
+    some = [f"{queue}/{node}" for node in nodes[:STRAYS_MAX]]
+    found = yield ask("exists", *some)
+    strays = [path for path, stat in zip(some, found, strict=True) if stat is not None and not stat.ephemeralOwner]
     if not strays:
         return any(stat is None for stat in found)
-    gone = yield Request(lambda client: [client.delete_async(f"{queue}/{node}") for node in strays], writes=True)
+    gone = yield ask("delete", *strays, writes=True)
     if all(isinstance(one, kz.NotEmptyError) for one in gone):
         raise StoreRefused(
-            f"what stands at {queue}/{strays[0]} in ZooKeeper is not a place in a queue, and keeps everybody waiting; "
+            f"what stands at {strays[0]} in ZooKeeper is not a place in a queue, and keeps everybody waiting; "
             "delete it with all that stands below it"
         )
     return True
@@ -123,7 +128,7 @@ def descendants(path: str, children: int) -> Script[Request, Answers, list[str]]
             raise StoreRefused(
                 f"more than {BELOW_MAX} nodes stand below {path} in ZooKeeper; delete it with all that stands below it"
             )
-        parents, names = level, (yield _children(level))
+        parents, names = level, (yield ask("get_children", *level))
         level = [
             f"{parent}/{name}"
             for parent, below in zip(parents, names, strict=True)
@@ -131,14 +136,6 @@ def descendants(path: str, children: int) -> Script[Request, Answers, list[str]]
             for name in below
         ]
         found += level
-        stats = yield _stats(level)
+        stats = yield ask("exists", *level)
         count = sum(0 if stat is None else stat.numChildren for stat in stats)
     return found
-
-
-def _children(paths: list[str]) -> Request:
-    return Request(lambda client: [client.get_children_async(path) for path in paths])
-
-
-def _stats(paths: list[str]) -> Request:
-    return Request(lambda client: [client.exists_async(path) for path in paths])
