@@ -77,12 +77,8 @@ def _finding(verdict: Verdict, behind: Mapping[Guarantee, str]) -> Finding:
 
 
 def _untold(promise: Guarantee, error: StoreError) -> Finding:
-    return Finding(
-        Severity.FAILURE,
-        promise.check,
-        f"{error} (needed: {promise.value})",
-        "fix this and run it again",
-    )
+    text = f"{error} (needed: {promise.value})"
+    return Finding(Severity.FAILURE, promise.check, text, "fix this and run it again")
 
 
 def _rest(error: StoreError) -> Finding:

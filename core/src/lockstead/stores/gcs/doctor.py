@@ -90,21 +90,14 @@ def _bucket(shown: Response, client: RetryingClient) -> Iterator[Finding]:
                 return
             yield _no_storage("the answer does not describe a bucket")
         case 401:
-            yield Finding(
-                Severity.FAILURE,
-                "credentials",
-                f"the credentials are not accepted{details}",
-                "set up application default credentials: gcloud auth application-default login",
-                stops=True,
-            )
+            text = f"the credentials are not accepted{details}"
+            remedy = "set up application default credentials: gcloud auth application-default login"
+            yield Finding(Severity.FAILURE, "credentials", text, remedy, stops=True)
         case 403:
-            yield Finding(
-                Severity.NOTE,
-                f"permission.{BUCKETS_GET}",
-                f"the settings of gs://{place.bucket} cannot be read{details}",
-                "check retention, holds, soft delete, versioning and lifecycle rules by hand, or: "
-                + client.grant("roles/storage.legacyBucketReader"),
-            )
+            text = f"the settings of gs://{place.bucket} cannot be read{details}"
+            remedy = "check retention, holds, soft delete, versioning and lifecycle rules by hand, or: "
+            remedy += client.grant("roles/storage.legacyBucketReader")
+            yield Finding(Severity.NOTE, f"permission.{BUCKETS_GET}", text, remedy)
         case 404:
             yield _no_bucket(place, shown)
         case status:
@@ -112,13 +105,9 @@ def _bucket(shown: Response, client: RetryingClient) -> Iterator[Finding]:
 
 
 def _no_bucket(place: BucketPath, response: Response) -> Finding:
-    return Finding(
-        Severity.FAILURE,
-        "bucket.exists",
-        f"the bucket gs://{place.bucket} does not exist{_details(response)}",
-        f"correct the URL, or create it: gcloud storage buckets create gs://{place.bucket}",
-        stops=True,
-    )
+    text = f"the bucket gs://{place.bucket} does not exist{_details(response)}"
+    remedy = f"correct the URL, or create it: gcloud storage buckets create gs://{place.bucket}"
+    return Finding(Severity.FAILURE, "bucket.exists", text, remedy, stops=True)
 
 
 def _details(response: Response) -> str:

@@ -52,13 +52,9 @@ def rights(client: RetryingClient, name: Name, listed: Response, *, is_kept: boo
         yield _right(permission, purpose, granted, tried, client)
     yield from _others(tried)
     if is_kept or KEPT in tried or not all(_is_there(permission, granted, tried) for permission in NEEDED):
-        yield Finding(
-            Severity.FAILURE,
-            "rights.enough",
-            "nothing further was tried: objects cannot be written, or not be deleted again",
-            "fix the failures above and run the command again",
-            stops=True,
-        )
+        text = "nothing further was tried: objects cannot be written, or not be deleted again"
+        remedy = "fix the failures above and run the command again"
+        yield Finding(Severity.FAILURE, "rights.enough", text, remedy, stops=True)
 
 
 def _granted(client: RetryingClient) -> frozenset[str] | None:
@@ -147,12 +143,9 @@ def _right(
             return Finding(Severity.NOTE, check, f"whether {permission} is granted is unknown")
         case _:
             said = f": {tried[permission].message}" if permission in tried else ""
-    return Finding(
-        Severity.FAILURE,
-        check,
-        f"{permission} is missing, {purpose}{said}",
-        f"it is in roles/storage.objectUser (Storage Object User): {client.grant('roles/storage.objectUser')}",
-    )
+    text = f"{permission} is missing, {purpose}{said}"
+    remedy = f"it is in roles/storage.objectUser (Storage Object User): {client.grant('roles/storage.objectUser')}"
+    return Finding(Severity.FAILURE, check, text, remedy)
 
 
 def _others(tried: Mapping[str, Tried]) -> Iterator[Finding]:

@@ -34,12 +34,8 @@ def examination(group: MasterGroup, restart_delay: float, limit: float) -> Itera
     """Yield the findings. limit: seconds for each master."""
     count = len(group.masters)
     if count % 2 == 0:
-        yield Finding(
-            Severity.WARNING,
-            "masters.number",
-            f"{count} masters tolerate no more failures than {count - 1}, and votes may be split in halves",
-            "use an odd number of masters",
-        )
+        text = f"{count} masters tolerate no more failures than {count - 1}, and votes may be split in halves"
+        yield Finding(Severity.WARNING, "masters.number", text, "use an odd number of masters")
     looked: dict[str, _Looked] = {}
     for master in group.masters:
         try:
@@ -57,12 +53,9 @@ def examination(group: MasterGroup, restart_delay: float, limit: float) -> Itera
         yield from _memory(where, one.settings, restart_delay)
         yield from _age(where, one.started_before, restart_delay)
     yield from _clocks(looked)
-    yield Finding(
-        Severity.NOTE,
-        "fencing",
-        "there are no fencing tokens across masters: the resource cannot refuse writes of a holder that was paused",
-        "where that matters, use a store with consensus (etcd:, zk:) or one database (postgresql:)",
-    )
+    text = "there are no fencing tokens across masters: the resource cannot refuse writes of a holder that was paused"
+    remedy = "where that matters, use a store with consensus (etcd:, zk:) or one database (postgresql:)"
+    yield Finding(Severity.NOTE, "fencing", text, remedy)
 
 
 def _look(master: Master, limit: float) -> _Looked:
@@ -100,20 +93,14 @@ def _memory(where: str, settings: dict[str, str], restart_delay: float) -> Itera
         yield Finding(Severity.NOTE, "master.settings", f"{where}: this user may not read the settings (CONFIG GET)")
         return
     if settings.get("maxmemory", "0") != "0" and settings.get("maxmemory-policy") != "noeviction":
-        yield Finding(
-            Severity.FAILURE,
-            "master.eviction",
-            f"{where} evicts keys when its memory is full (maxmemory-policy {settings.get('maxmemory-policy')})",
-            "set maxmemory-policy noeviction, or use servers that store nothing else",
-        )
+        text = f"{where} evicts keys when its memory is full (maxmemory-policy {settings.get('maxmemory-policy')})"
+        remedy = "set maxmemory-policy noeviction, or use servers that store nothing else"
+        yield Finding(Severity.FAILURE, "master.eviction", text, remedy)
     is_kept = settings.get("appendonly") == "yes" and settings.get("appendfsync") == "always"
     if restart_delay == 0 and not is_kept:
-        yield Finding(
-            Severity.WARNING,
-            "master.persistence",
-            f"{where} loses locks in a restart and may vote at once afterwards: two may hold one lock",
-            "set ?restart_delay= above the longest ttl, or appendonly yes with appendfsync always",
-        )
+        text = f"{where} loses locks in a restart and may vote at once afterwards: two may hold one lock"
+        remedy = "set ?restart_delay= above the longest ttl, or appendonly yes with appendfsync always"
+        yield Finding(Severity.WARNING, "master.persistence", text, remedy)
 
 
 def _age(where: str, started_before: float, restart_delay: float) -> Iterator[Finding]:

@@ -70,12 +70,8 @@ def _granted(target: Target, seen: list[Seen], limit: float) -> float | None:
 def _servers(target: Target, seen: list[Seen]) -> Iterator[Finding]:
     down = [one for one in seen if one.kind not in {"serves", "mute"}]
     for one in down:
-        yield Finding(
-            Severity.WARNING,
-            "servers",
-            f"{one.host} does not serve ({one.said or one.kind}): the others carry on as long as they are a majority",
-            "look at that server",
-        )
+        text = f"{one.host} does not serve ({one.said or one.kind}): the others carry on as long as they are a majority"
+        yield Finding(Severity.WARNING, "servers", text, "look at that server")
     modes = {one.host: found[1] for one in seen if (found := _MODE.search(one.said))}
     if not modes:
         text = (
