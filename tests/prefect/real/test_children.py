@@ -314,7 +314,7 @@ def test_the_end_of_a_section_waits_for_who_has_begun_and_refuses_who_has_not(di
     assert first.is_completed()
     assert max(diary.written_at) < released_at[0]
     assert second.is_failed()
-    assert "was left before this began" in second.message
+    assert "ended before this began" in second.message
     assert diary.begun == [0]
 
 

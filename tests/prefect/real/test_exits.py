@@ -20,7 +20,7 @@ from tests.servers.prefect import PrefectServer, started
 LATE = 2.0
 """Seconds by which the artifact is late: more than a run needs from the end of its section to its next state."""
 
-NOISE = re.compile(r"Traceback|Exception ignored|Warning|WARNING|ERROR|Fatal Python error|not told to Prefect")
+NOISE = re.compile(r"Traceback|Exception ignored|Warning|WARNING|ERROR|Fatal Python error|cannot report to Prefect")
 
 
 class Slow:

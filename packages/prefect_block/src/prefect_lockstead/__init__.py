@@ -4,7 +4,7 @@
     @locked("gs://my-bucket/locks/apt-{dist}", ttl="5m")
     def publish(dist: str): ...
 
-Every name is imported when it is first asked for: who names a lock imports neither Prefect nor a client library.
+Every name is imported on first use: naming a lock imports neither Prefect nor a client library.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""A section: how a function, a flow or a task acquires its lease and releases it.
+"""The critical section of a function, a flow or a task: acquire the lease, run the block, release the lease.
 
-Resolve the lock, wait for it, judge who held it before, report it, let children work under it, release it. The guard
-that interrupts the body is not here but in the body's own frame (`aio_wrapper`): an interrupt that falls between the
-end of the body and the guard's must find nothing in between. What leaves here is what the body raised, or
-`lockstead.LeaseLost`, an ordinary exception.
+The guard that interrupts the body is in the body's own frame (`aio_wrapper`): no other code may run between the end of
+the body and the end of the guard. A section raises what its body raised, or `lockstead.LeaseLost`.
 """
 
 from __future__ import annotations
@@ -15,39 +13,39 @@ from typing import Any
 
 from lockstead import AsyncLease, AsyncLock
 from lockstead.wrapping.aio_acquiring import give_back, unclean_before
-from prefect_lockstead import hosting, reentrance
+from prefect_lockstead import reentrancy, run_context
 from prefect_lockstead.awaiting import LOSS_SIGNS, find_lock
 from prefect_lockstead.places import Place
-from prefect_lockstead.section_parts import ended, judge, limited, resolved, warn_beside
+from prefect_lockstead.section_parts import ended, judge, limited, resolved, warn_held_other
 from prefect_lockstead.spec import LockSpec
 
 
 @asynccontextmanager
 async def held(spec: LockSpec, parameters: Mapping[str, Any]) -> AsyncIterator[AsyncLease]:
-    """Hold the lock for a block, whose value is the lease; guard the body in it by `lease.guard()`.
+    """Hold the lock for a block and yield the lease; guard the body with `lease.guard()`.
 
-    NotAcquired after the spec's timeout, AlreadyHeld where it is held around this, LeaseLost if the lease was lost and
-    the block returned, or was interrupted for it.
+    NotAcquired after the spec's timeout, AlreadyHeld if this context already holds the lock, LeaseLost if the lease was
+    lost and the block returned or was interrupted.
     """
     spec = spec.named(parameters)
     found = Place(spec.lock or "") if spec.block is None else await find_lock(spec.block)
     spec, lock, place = resolved(AsyncLock, spec, found)
-    reentrance.refuse_held(place)
+    reentrancy.check_not_held(place)
     began_at = time.monotonic()
-    spec, beside = limited(spec, place)
-    lease, has_begun = await _acquired(lock, spec, beside), False
+    spec, held_key = limited(spec, place)
+    lease, has_begun = await _acquired(lock, spec, held_key), False
     try:
-        async with hosting.settled(), lease:
+        async with run_context.settled(), lease:
             try:
-                judge(await unclean_before(lock, lease, hosting.logger()), spec)
-                async with reentrance.noted(place, lease), hosting.inherited(lease):
-                    hosting.tell_acquired(lease, time.monotonic() - began_at)
+                judge(await unclean_before(lock, lease, run_context.logger()), spec)
+                async with reentrancy.holding(place, lease), run_context.inherited(lease):
+                    run_context.report_acquired(lease, time.monotonic() - began_at)
                     has_begun = True
                     yield lease
             except BaseException:
-                # nobody worked under it, so the next holder has to be told of the same predecessor
+                # the body did not start, so the next holder must see the same previous lease
                 if not has_begun:
-                    await give_back(lease, hosting.logger())
+                    await give_back(lease, run_context.logger())
                 raise
     except BaseException as error:
         if not has_begun:
@@ -55,25 +53,25 @@ async def held(spec: LockSpec, parameters: Mapping[str, Any]) -> AsyncIterator[A
         lost = ended(lease, error)
         if lost is None or not (error is lost or isinstance(error, LOSS_SIGNS)):
             raise
-        hosting.name_lost()
+        run_context.name_state_lost()
         if lost is error:
             raise
         raise lost from error
-    # found after the core looked, while it was given back: who works on must not believe that all was well
+    # the loss was found during the release, after the core's check: the caller must not take this for success
     late = ended(lease, None)
     if late is not None:
-        hosting.name_lost()
+        run_context.name_state_lost()
         raise late
 
 
-async def _acquired(lock: AsyncLock, spec: LockSpec, beside: str | None) -> AsyncLease:
-    """Wait for the lock, as a run of Prefect if this may be one. beside: the key of a lock that is held already."""
-    if hosting.is_there():
+async def _acquired(lock: AsyncLock, spec: LockSpec, held_key: str | None) -> AsyncLease:
+    """Wait for the lock, as a run of Prefect if there is one. held_key: the key of a lock that is already held."""
+    if run_context.is_prefect_loaded():
         from prefect_lockstead import aio_waiting
 
-        return await aio_waiting.acquire(lock, spec, beside)
+        return await aio_waiting.acquire(lock, spec, held_key)
     if spec.waiting == "reschedule":
         raise ValueError("waiting='reschedule' needs a run of a deployment, and here Prefect runs nothing")
-    if beside is not None and spec.timeout != 0 and await lock.inspect() is not None:
-        warn_beside(lock.key, spec, beside)
+    if held_key is not None and spec.timeout != 0 and await lock.inspect() is not None:
+        warn_held_other(lock.key, spec, held_key)
     return await lock.acquire(spec.timeout)

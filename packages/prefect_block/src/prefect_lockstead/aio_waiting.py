@@ -1,8 +1,8 @@
 """Acquiring a lock in a run: at once, waiting in its process, or by leaving it and coming back.
 
 A run that waits in its process keeps its place in the store's queue and its worker's slot. One that leaves it
-(`waiting="reschedule"`) frees the slot, is in no queue, and comes back by the clock (`wait_times`). A run that is
-cancelled or terminated while it asks leaves nothing behind: a grant that came at that instant is given back.
+(`waiting="reschedule"`) frees the slot, is in no queue, and is started again at a set time (`wait_times`). A run that
+is cancelled or terminated while it waits releases a lease that was granted at that moment.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import time
 from typing import TYPE_CHECKING
 
 from lockstead.wrapping.aio_acquiring import draw_token, give_back, look, marked, take_back_granted, try_at_once
-from prefect_lockstead import states, telling
+from prefect_lockstead import reporting, states
 from prefect_lockstead.awaiting import Wait
-from prefect_lockstead.showing import Showing
+from prefect_lockstead.logs import logger
 from prefect_lockstead.spec import LockSpec
+from prefect_lockstead.wait_display import WaitDisplay
 from prefect_lockstead.wait_times import due, left_of, left_of_all
-from prefect_lockstead.words import logger
 
 if TYPE_CHECKING:
     from lockstead import AsyncLease, AsyncLock
 
 
-async def acquire(lock: AsyncLock, spec: LockSpec, beside: str | None = None) -> AsyncLease:
-    """Return the lease, after waiting as the spec says. beside: the key of a lock that is held already.
+async def acquire(lock: AsyncLock, spec: LockSpec, held_key: str | None = None) -> AsyncLease:
+    """Return the lease, after waiting as the spec says. held_key: the key of a lock that is already held.
 
-    NotAcquired after its timeout; Prefect's Pause where the run has to leave its process, or was suspended meanwhile;
-    Prefect's Abort, and nothing is held, if the run was cancelled or ended.
+    NotAcquired after the spec's timeout; Prefect's Pause if the run must leave its process or was suspended; Prefect's
+    Abort if the run was cancelled or ended. In each case no lease is held.
     """
     began_at = time.monotonic()
     limit = spec.timeout_seconds
@@ -35,22 +35,22 @@ async def acquire(lock: AsyncLock, spec: LockSpec, beside: str | None = None) ->
         states.check_can_come_back()
     while True:
         try:
-            return await _acquired(marked(lock), spec, limit, began_at, beside)
+            return await _acquired(marked(lock), spec, limit, began_at, held_key)
         except states.Stopped as stopped:
             await asyncio.to_thread(states.leave, stopped, lock.key)
 
 
 async def _acquired(
-    lock: AsyncLock, spec: LockSpec, limit: float | None, began_at: float, beside: str | None
+    lock: AsyncLock, spec: LockSpec, limit: float | None, began_at: float, held_key: str | None
 ) -> AsyncLease:
     lease: AsyncLease | None = None
-    shown: Showing | None = None
+    display: WaitDisplay | None = None
     wait = Wait()
     try:
         lease = await try_at_once(lock, logger()) if limit != 0 else await lock.acquire(0)
         if lease is None:
             held = await look(lock, logger())
-            message = telling.begin_waiting(lock, held, beside, limit)
+            message = reporting.begin_waiting(lock, held, held_key, limit)
             if spec.waiting == "reschedule":
                 left = await asyncio.to_thread(left_of_all, limit)
                 if left is None or left > 0:
@@ -58,20 +58,20 @@ async def _acquired(
                 lease = await lock.acquire(0)
             else:
                 async with wait:
-                    shown = Showing(message, wait.cancel)
+                    display = WaitDisplay(message, wait.cancel)
                     lease = await lock.acquire(left_of(limit, began_at))
-                shown.ask()
+                display.ask()
         await draw_token(lease, logger())
-        if shown is not None:
-            await asyncio.to_thread(shown.raise_stopped)
+        if display is not None:
+            await asyncio.to_thread(display.raise_stopped)
     except BaseException as error:
         if lease is not None:
             await give_back(lease, logger())
         elif not isinstance(error, Exception):
             await take_back_granted(lock, logger())
-        if shown is not None:
-            await asyncio.to_thread(shown.give_up)
+        if display is not None:
+            await asyncio.to_thread(display.give_up)
             if wait.is_cancelled and isinstance(error, Wait.INTERRUPT):
-                shown.raise_stopped()
+                display.raise_stopped()
         raise
     return lease

@@ -1,6 +1,6 @@
-"""What `@locked` puts in the place of a function: the same kind of function, which holds the lock while it runs.
+"""The wrappers that `@locked` makes: functions of the same kind, which hold the lock while they run.
 
-The guard stands in the very frame that calls the body: an interrupt that comes at its end must find no other code.
+The guard is in the frame that calls the body: no other code may run between the end of the body and of the guard.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def wrapped(function: Callable[..., Any], spec: LockSpec) -> Callable[..., Any]:
 def wrapped_generator(function: Callable[..., Any], spec: LockSpec) -> Callable[..., Any]:
     """Return a generator function that runs a generator under the lock, each step guarded.
 
-    It is not guarded between two items: the code that runs then is the consumer's, who did not ask for a lock. A loss
-    that is found there is raised within the generator at its next step, so that it cleans up.
+    The consumer's code between two items is not guarded. A loss that is found there is raised within the generator at
+    its next step, so that it cleans up.
     """
 
     @functools.wraps(function)

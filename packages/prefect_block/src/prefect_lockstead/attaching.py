@@ -1,7 +1,7 @@
-"""How a task in another process works under a lease: it brings the ticket, and is a member while it works.
+"""Working under a lease in another process, as a member that is attached by a ticket.
 
-For process pools, Dask, Ray and whatever else no context reaches. The owner calls `lease.share()` and passes the
-ticket as a parameter; its release waits for every member. What attaching means stands in the core.
+For process pools, Dask, Ray and others that context variables do not reach. The owner calls `lease.share()` and passes
+the ticket as a parameter; its release waits for every member.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from prefect_lockstead.places import Place
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class attached(Hold):  # noqa: N801 - it reads as what it says: `with attached(ticket):`
+class attached(Hold):  # noqa: N801 - used as `with attached(ticket):`
     """A block, `with` or `async with`, or a function under the lease of a ticket; interrupted when that is lost.
 
     `@attached(parameter="ticket")` reads the ticket from that parameter at each call. LeaseLost if the lease is gone.
-    A ticket is text that somebody brings, so it must not say where this process sends its credentials: name the store
-    here, and a ticket of another one is refused. store: its URL, or the name of a saved LocksteadStore. Or block: the
-    name of a saved block, as in `@locked`; url: the lock's URL. client: beside a URL, the store's own client object. It
-    does not promise that the owner still works: only that its lease lives.
+    A ticket must not decide where this process sends its credentials: name the store here, and a ticket of another
+    store is refused. store: its URL, or the name of a saved LocksteadStore. Or block: the name of a saved block, as in
+    `@locked`; url: the lock's URL. client: the store's own client object, only with a URL. It promises only that the
+    lease is valid, not that its owner still works.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the awaiting side does in its own way: ending a wait from another thread, reading a block. Twin: `blocking`."""
+"""The awaiting counterpart of `blocking`: cancelling a wait from another thread, and reading a block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from prefect_lockstead.places import Place
 
 LOSS_SIGNS: Final = (TimeoutError, LeaseLostInterrupt)
-"""What a lost lease may leave a body as, beside LeaseLost. A cancellation stays one: it may be somebody else's."""
+"""What a body may raise for a lost lease besides LeaseLost. A cancellation may have another cause, so it stays one."""
 
 
 async def find_lock(block: str) -> Place:
@@ -53,7 +53,7 @@ class Wait:
             return
         self._task.uncancel()
         if not isinstance(error, asyncio.CancelledError):
-            # sent as the wait ended: it must arrive here, unless it is somebody else's, too, and not in what follows
+            # sent as the wait ended: our cancellation must arrive here, and not in later code
             try:
                 await asyncio.sleep(0)
             except asyncio.CancelledError:

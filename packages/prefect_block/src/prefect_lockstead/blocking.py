@@ -1,8 +1,8 @@
-"""What the blocking side does in its own way: ending a wait from another thread, reading a block. Twin: `awaiting`.
+"""The blocking counterpart of `awaiting`: cancelling a wait from another thread, and reading a block.
 
-The core knows no cancellation of a blocking wait from elsewhere. The main thread, in which a deployed flow runs, is
-interrupted by SIGINT as by a terminal; any other finds out when it is granted the lock. Nobody's handler is replaced:
-where SIGINT means anything but KeyboardInterrupt it is not sent.
+The core cannot cancel a blocking wait from another thread. The main thread, in which a deployed flow runs, is
+interrupted by SIGINT; any other thread checks after the grant. No signal handler is replaced: SIGINT is sent only where
+it raises KeyboardInterrupt.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from prefect_lockstead.places import Place
 
 LOSS_SIGNS: Final = (TimeoutError, LeaseLostInterrupt, asyncio.CancelledError)
-"""What a lost lease may leave a body as, beside LeaseLost. Prefect's own time-out of a thread is a cancellation."""
+"""What a body may raise for a lost lease besides LeaseLost. Prefect's timeout of a thread is a cancellation."""
 
 ARRIVES: Final = 1.0
-"""Seconds for an interrupt that was sent to be heard; it takes microseconds."""
+"""Maximum seconds until a sent interrupt arrives; it takes microseconds."""
 
 
 def find_lock(block: str) -> Place:
@@ -67,7 +67,7 @@ class Wait:
         with self._lock:
             self._is_armed = False
         if self.is_cancelled and not isinstance(error, KeyboardInterrupt):
-            # it was sent as the wait ended: it must be heard here, and not by what follows
+            # sent as the wait ended: it must arrive here, and not in later code
             try:
                 time.sleep(ARRIVES)
             except KeyboardInterrupt:

@@ -1,7 +1,7 @@
-"""What a lock and a store look like as blocks: what is saved, what the form says, and what a name means.
+"""The blocks `LocksteadLock` and `LocksteadStore`, and loading them by name.
 
-Prefect imports this module by itself to know the blocks. A field that is added later needs a default, or documents
-that were saved before do not load any more. The fields that both have stand in `fields`, what they mean in `places`.
+Prefect imports this module by itself to register the blocks. A field that is added later needs a default, or older
+saved documents no longer load. The common fields are in `fields`, their meaning in `places`.
 """
 
 from __future__ import annotations

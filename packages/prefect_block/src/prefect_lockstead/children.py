@@ -1,13 +1,12 @@
-"""What a section means for the tasks and flows that Prefect runs within it, in this process.
+"""Child tasks and flows of a section, in this process: each runs as a member of the section.
 
-Each of them runs as a member of the section: interrupted in its own thread or asyncio task when the lease is lost,
-refused by `LeaseLost` if the lease was lost, or the section left, before its function began. The end of a section
-waits for the members that have begun, so nobody works under a lock that was given back. A context carries it: Prefect
-copies that of who submits. Process pools and clusters copy none; for them there is `attached`.
+A member is interrupted in its own thread or asyncio task when the lease is lost. It raises `LeaseLost` if the lease was
+lost or the section had ended before its function began. The end of a section waits for the members that have begun. A
+context variable carries the section: Prefect copies the context of the submitting code, except to process pools and
+clusters, which need `attached`.
 
-What runs in the thread or the asyncio task of the section itself is under the section's own guard, which leaves no
-`except Exception` in its way: Prefect shows such a child as Crashed, and the section ends by `LeaseLost`. How Prefect
-calls a function is `engines`'.
+A child in the thread or asyncio task of the section itself is interrupted by the section's own guard: Prefect shows it
+as Crashed, and the section raises `LeaseLost`. `engines` hooks the calls of Prefect.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from lockstead.lease import Lease
 from prefect_lockstead.members import AnyLease, Cancel, Place, awaiting, blocking
 
 TURN: Final = 0.05
-"""Seconds between two looks at who is still at work, when a section ends."""
+"""Seconds between two checks for working members when a section ends."""
 
 CLEANUP: Final = 0.5
 """Seconds for which an async section that lost its lease waits for its children's cleanup; threads are waited for by
@@ -39,7 +38,7 @@ their pool."""
 
 @dataclass(frozen=True, slots=True)
 class _Cover:
-    """One section that this context is in, and where its innermost guard stands."""
+    """A section that this context is in, and the place of its innermost guard."""
 
     section: inherited
     place: Place
@@ -49,12 +48,11 @@ _COVERS: ContextVar[tuple[_Cover, ...]] = ContextVar("lockstead_prefect_sections
 """The sections that this context is in, the outermost first."""
 
 
-class inherited:  # noqa: N801 - it reads as what it says: `with inherited(lease):`
+class inherited:  # noqa: N801 - used as `with inherited(lease):`
     """A `with` block, `async with` for an AsyncLease, whose child tasks and flows work under its lease.
 
-    It is entered where the lease's guard stands: in its thread or its task. It does not promise to reach another
-    process, nor a function that Prefect does not call. The end of the block waits for the children that have begun, as
-    long as the lease is held.
+    Enter it in the thread or task of the lease's guard. It does not reach another process, nor a function that Prefect
+    does not call. The end of the block waits for the children that have begun, as long as the lease is held.
     """
 
     def __init__(self, lease: Lease | AsyncLease) -> None:
@@ -66,7 +64,7 @@ class inherited:  # noqa: N801 - it reads as what it says: `with inherited(lease
 
     def __enter__(self) -> Self:
         if isinstance(self.lease, AsyncLease):
-            raise TypeError("an AsyncLease is handed down by 'async with inherited(lease):'")
+            raise TypeError("an AsyncLease needs 'async with inherited(lease):'")
         self._enter(is_task=False)
         return self
 
@@ -95,17 +93,17 @@ class inherited:  # noqa: N801 - it reads as what it says: `with inherited(lease
         from prefect_lockstead import engines
 
         engines.hook()
-        engines.say_what_is_not_reached(self.lease)
-        # the lease's keeper must not keep alive, by its callback, the lease that somebody drops
+        engines.log_unreached_runner(self.lease)
+        # the callback must not keep a dropped lease alive
         here = weakref.ref(self)
-        self.lease.on_lost(lambda: _tell(here()))
+        self.lease.on_lost(lambda: _notify_loss(here()))
         self._is_open = True
         _COVERS.set((*_COVERS.get(), _Cover(self, Place.here(is_task=is_task))))
 
     def _leave(self) -> None:
         with self._lock:
             self._is_open = False
-        # a generator may be left in another context than it was entered in
+        # a generator may exit in another context than it was entered in
         _COVERS.set(tuple(one for one in _COVERS.get() if one.section is not self))
 
     def _wait(self) -> None:
@@ -114,7 +112,7 @@ class inherited:  # noqa: N801 - it reads as what it says: `with inherited(lease
             while self._is_awaited():
                 done.wait(TURN)
         except BaseException:
-            # a time-out or a signal: the lock must not be given back under those who still work
+            # a timeout or a signal: the lock must not be released while members work
             self._wait()
             raise
 
@@ -132,12 +130,12 @@ class inherited:  # noqa: N801 - it reads as what it says: `with inherited(lease
             await asyncio.sleep(TURN)
 
     def _is_awaited(self) -> bool:
-        """Return whether a member works; without the lease there is nothing to keep for it, and its guard ends it."""
+        """Return whether a member works under a held lease; after a loss its guard ends it."""
         with self._lock:
             return self._members > 0 and self.lease.is_held
 
     def _unwrap(self, error: BaseException | None) -> None:
-        """Raise LeaseLost in place of a group of nothing else, as a TaskGroup of children makes it."""
+        """Raise LeaseLost in place of a group of only LeaseLost, as a TaskGroup of children raises it."""
         if isinstance(error, BaseExceptionGroup) and self.lease.lost_reason is not None:
             _ours, others = error.split(lockstead.LeaseLost)
             if others is None:
@@ -146,7 +144,7 @@ class inherited:  # noqa: N801 - it reads as what it says: `with inherited(lease
     # --- members --------------------------------------------------------------------------------------------------
 
     def join(self, cancel: Cancel | None = None) -> None:
-        """Count one more at work, cancelled on loss by `cancel`; LeaseLost if it was lost or the section is left."""
+        """Add a member, cancelled on loss by `cancel`; LeaseLost if the lease was lost or the section has ended."""
         with self._lock:
             if self.lease.lost_reason is not None or (self._is_open and not self.lease.is_held):
                 raise self.lease.lost_error()
@@ -157,7 +155,7 @@ class inherited:  # noqa: N801 - it reads as what it says: `with inherited(lease
                 self._cancels.add(cancel)
 
     def part(self, cancel: Cancel | None = None) -> None:
-        """Count one less."""
+        """Remove a member."""
         with self._lock:
             self._members -= 1
             if cancel is not None:
@@ -170,13 +168,13 @@ class inherited:  # noqa: N801 - it reads as what it says: `with inherited(lease
             one.fire()
 
     def is_left(self) -> bool:
-        """Return whether the section has been left and its lease was not lost."""
+        """Return whether the section has ended and its lease was not lost."""
         return not self._is_open and self.lease.lost_reason is None
 
     def _too_late(self) -> lockstead.LeaseLost:
         lease = self.lease
         return lockstead.LeaseLost(
-            f"the section of {lease.holder!r} on {lease.key!r} was left before this began: wait for what you submit "
+            f"the section of {lease.holder!r} on {lease.key!r} ended before this began: wait for submitted work "
             "before its end, or detach the lease and pass on the ticket",
             reason=lockstead.LossReason.GONE,
             key=lease.key,
@@ -185,16 +183,16 @@ class inherited:  # noqa: N801 - it reads as what it says: `with inherited(lease
         )
 
 
-def _tell(section: inherited | None) -> None:
+def _notify_loss(section: inherited | None) -> None:
     if section is not None:
         section._on_lost()
 
 
-# --- what the engines call --------------------------------------------------------------------------------------------
+# --- called by engines ------------------------------------------------------------------------------------------------
 
 
 def is_in_vain(error: Exception) -> bool:
-    """Return whether a retry of what raised this in this context would be refused as well."""
+    """Return whether a retry after this error would be refused, too."""
     leases = [one.section.lease for one in _COVERS.get()]
     return any(
         one.lost_reason is not None or (isinstance(error, lockstead.LeaseLost) and error.holder == one.holder)
@@ -203,9 +201,9 @@ def is_in_vain(error: Exception) -> bool:
 
 
 def covered(function: Callable[..., Any], parameters: Mapping[str, Any], *, is_async: bool) -> Callable[..., Any]:
-    """Return the function as it runs in this context: as a member of each section whose guard does not stand here.
+    """Return the function wrapped as a member of each section whose guard does not cover this thread or task.
 
-    A call that brings a ticket does not need a section that was left by then.
+    A call with a ticket as argument does not need a section that has ended.
     """
     sections = [one.section for one in _COVERS.get() if not one.place.covers(is_async=is_async)]
     if sections and _brings_ticket(parameters.values()):
@@ -232,7 +230,7 @@ def covered(function: Callable[..., Any], parameters: Mapping[str, Any], *, is_a
 
 @contextmanager
 def _joined(sections: list[inherited], cancel: Cancel | None = None) -> Iterator[list[AnyLease]]:
-    """Be a member of sections for a block, whose value is their leases; a task has a `cancel`."""
+    """Be a member of sections for a block and yield their leases; a task has a `cancel`."""
     before, joined = _COVERS.get(), 0
     try:
         for section in sections:

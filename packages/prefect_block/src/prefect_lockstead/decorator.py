@@ -1,7 +1,7 @@
-"""How a function, a flow or a task comes to a lock: `@locked`. It gives back what it was given.
+"""The decorator `@locked` for a function, a flow or a task; it returns the same kind of object.
 
-The lock is around the function itself: each attempt of a flow or a task asks anew and has a token of its own. Must not
-know stores, nor import Prefect: who has a flow in the hand has imported it.
+The lock is around the function itself: each attempt of a flow or a task acquires it again and has a token of its own.
+Must not know stores, nor import Prefect.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def locked(
 ) -> Callable[[T], T]:
     """Hold a lock while a function, a flow or a task runs; above or below `@flow` and `@task` alike.
 
-    Words as of `LockSpec`; ValueError or TypeError, with one line, for what cannot be, where it is declared. When the
-    lease is lost the body is interrupted and raises `lockstead.LeaseLost`.
+    Parameters as of `LockSpec`; ValueError or TypeError for invalid ones, at import time. When the lease is lost the
+    body is interrupted and raises `lockstead.LeaseLost`.
     """
     if callable(lock):
         raise TypeError("@locked names a lock first, as in @locked('gs://bucket/locks/apt')")
@@ -66,7 +66,7 @@ def locked(
 
 
 def _with_lock(target: Any, spec: LockSpec) -> Any:
-    """Put the lock around whatever one may call a piece of work."""
+    """Return a function, a flow or a task with the lock around it."""
     if isinstance(target, staticmethod | classmethod):
         return type(target)(_with_lock(target.__func__, spec))
     if "prefect.flows" in sys.modules:
@@ -83,7 +83,7 @@ def _with_lock(target: Any, spec: LockSpec) -> Any:
 def _copied(target: Any, function: Callable[..., Any]) -> Any:
     """Return a copy of a flow or a task that runs another function, and is the same in all else.
 
-    Not by `with_options`: that forgets what stands on the object alone, as where a deployment was loaded from.
+    Not by `with_options`, which drops attributes such as the storage of a deployment.
     """
     made = copy.copy(target)
     made.fn = made.__wrapped__ = function
@@ -119,14 +119,14 @@ def _function(made: Any) -> FunctionType:
 
 
 NO_COLUMNS: Final = 0x80 | 13 << 3
-"""How the table of lines begins an entry without columns. Source: CPython, Objects/locations.md; 3.11 and later."""
+"""First byte of a line-table entry without columns. Source: CPython, Objects/locations.md; 3.11 and later."""
 
 
 def _place(made: FunctionType, function: FunctionType) -> None:
-    """Let a function say that it stands where the one it wraps does.
+    """Give a wrapper the file and line of the function it wraps.
 
-    Prefect reads a flow's file, for its version and its entrypoint, from the code of the function it was given: it
-    would find this file, and a deployment would load nothing.
+    Prefect reads a flow's file, for its version and its entrypoint, from the code of its function; without this, a
+    deployment would load this file.
     """
     code, theirs = made.__code__, function.__code__
     units = len(code.co_code) // 2

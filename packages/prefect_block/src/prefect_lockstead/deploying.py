@@ -1,8 +1,7 @@
-"""Whether a flow may be deployed: only if what a worker loads holds the lock, too.
+"""Refusing the deployment of a flow that would run without its lock.
 
-A deployment stores no function: a worker loads a name from a file. A lock that was put around a flow or a function
-after it was defined is not what that name stands for, and the deployed flow would run without it. Such a flow is
-refused where Prefect makes a deployment of it, by whatever way. Must be imported where Prefect has been.
+A deployment stores no function: a worker loads a name from a file. If the lock was added after the name was bound, the
+deployed flow would run without it, so making a deployment of such a flow raises. Import only after Prefect.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, Final
 from prefect_lockstead.spec import LockSpec
 
 PLACED: Final = "__lockstead_placed__"
-"""The attribute of a locked function that says how it was locked. A decorator above hands it on by functools.wraps."""
+"""The attribute of a locked function with its `Placed`. Outer decorators copy it by functools.wraps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class Placed:
 
 
 def placed(target: Any, function: Any, spec: LockSpec) -> Placed:
-    """Tell how a lock is put around a function, which is the target or within it, now."""
+    """Return the `Placed` of a function that is locked now; it is the target or the target's function."""
     before = getattr(function, PLACED, None) or Placed(())
     named = _named(function)
     return Placed(
@@ -48,7 +47,7 @@ def check(flow: Any) -> None:
     if getattr(flow, "_storage", None) is not None:
         is_lost, name = how.is_loaded, str(flow._entrypoint)
     else:
-        # what a script binds anew may stand under `if __name__ == "__main__"`, where no worker comes by
+        # a script may rebind the name under `if __name__ == "__main__"`, which no worker executes
         there = getattr(_function(_named(flow.fn)), PLACED, None)
         is_bound = there is not None and there.locks == how.locks and flow.fn.__module__ != "__main__"
         is_lost, name = how.is_late and not is_bound, f"{flow.fn.__module__}:{flow.fn.__qualname__}"
@@ -60,7 +59,7 @@ def check(flow: Any) -> None:
 
 
 def _named(function: Any) -> Any:
-    """Return what the name of a function stands for in its module, which is what a worker loads; None if nothing."""
+    """Return the object that a worker loads by a function's name; None if there is none."""
     found: Any = getattr(inspect.unwrap(function), "__globals__", {})
     for name in function.__qualname__.split("."):
         found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
@@ -75,7 +74,7 @@ def _function(found: Any) -> Any:
 
 @functools.cache
 def hook() -> None:
-    """Let Prefect check each flow of which it makes a deployment. Once a process."""
+    """Check each flow of which Prefect makes a deployment. Acts once per process."""
     from prefect.deployments.runner import RunnerDeployment
     from prefect.flows import Flow
 

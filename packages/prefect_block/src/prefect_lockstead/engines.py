@@ -1,9 +1,7 @@
-"""Where Prefect is hooked: at the call of a task's or a flow's function, by whatever way it was started.
+"""Replacements for the methods with which Prefect's engines call the function of a task or flow.
 
-Prefect has no hook there. A wrapped task runner would miss the runners of subflows and what is called directly, and a
-wrapped task would be sent to process pools. So the methods of its engines that call a function are replaced, once for
-each process, by ones that look into the context first. They are the same in all versions from 3.1 to 3.8; what a later
-one has not is said in one line.
+Prefect has no hook there. A wrapped task runner would miss subflows and direct calls, and a wrapped task would be sent
+to process pools. The methods are the same in all versions from 3.1 to 3.8; a missing one is logged.
 """
 
 from __future__ import annotations
@@ -82,8 +80,8 @@ def _no_retry(engine: Any, plain: Any, error: Exception) -> None:
         engine.retries = plain.retries
 
 
-def say_what_is_not_reached(lease: Lease | AsyncLease) -> None:
-    """Log one line if the flow submits its tasks to other processes: no context is copied there."""
+def log_unreached_runner(lease: Lease | AsyncLease) -> None:
+    """Log a hint if the flow submits its tasks to other processes, to which no context is copied."""
     from prefect.context import FlowRunContext
     from prefect.logging.loggers import flow_run_logger
     from prefect.task_runners import ThreadPoolTaskRunner

@@ -1,4 +1,4 @@
-"""What a section is refused with, besides what lockstead itself raises. Must not know Prefect."""
+"""Errors of this package. Must not import Prefect."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ __all__ = ["AlreadyHeld", "PreviousLeaseUnclean"]
 
 
 class AlreadyHeld(LocksteadError):  # noqa: N818 - the state, as in the core's errors
-    """A lock was asked for where it is held already: the work would wait for itself. Fix the code."""
+    """The code already runs under this lock and would wait for itself. Fix the code."""

@@ -1,4 +1,4 @@
-"""Which fields both blocks have, how the form names them, and what cannot be saved. Must not know Prefect.
+"""The fields that both blocks have, their titles in the form, and their validation. Must not import Prefect.
 
 A field that is added later needs a default, or documents that were saved before do not load any more.
 """
@@ -26,15 +26,15 @@ WITHOUT_GOOGLE: Final = (
 
 
 def _without_tabs(shown: dict[str, Any]) -> None:
-    # an optional type is a choice between two tabs in the form; that it may be left empty is said by its default
-    # and what stands beside a bare reference is replaced by what the other block says of itself
+    # the form shows an optional type as two tabs; the default already says that it may be empty
+    # `allOf` keeps our title: next to a bare reference the form shows that of the other block
     shown["allOf"] = [one for one in shown.pop("anyOf") if one.get("type") != "null"]
 
 
 class Access(BaseModel):
     """The fields that both blocks have. Not a block itself."""
 
-    # an error shows what was put in, which may be the password
+    # the input may hold the password
     model_config = ConfigDict(hide_input_in_errors=True)
 
     url: str = Field(title="URL", description="Where the store is.", min_length=1)
@@ -104,7 +104,7 @@ class Access(BaseModel):
 
     @property
     def place(self) -> Place:
-        """Return what the fields mean. ValueError, with one line, for credentials that cannot be."""
+        """Return the place that the fields describe. ValueError for invalid credentials."""
         url = urls.with_user(self.url, self.username, self.password.get_secret_value())
         settings = {name: said for name, said in (("ttl", self.ttl), ("purpose", self.purpose)) if said}
         timeout = seconds(self.timeout, "timeout") if self.timeout else None

@@ -1,7 +1,7 @@
-"""How Prefect's own transactions and result stores lock records on any store: its `LockManager` protocol.
+"""Prefect's `LockManager` protocol: locks for transactions and result stores on any store of lockstead.
 
-Who holds a record is read in the store, where the holder's name is the owner of the lease. What this process keeps of
-it stands in `kept`. Must not import Prefect unless a block is named.
+Who holds a record is read from the store, where the holder's name is the owner of the lease. `lease_registry` has the
+leases of this process. Must not import Prefect unless a block is named.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 from lockstead import LocksteadError, NotAcquired, Settings, StoreRefused, urls
 from lockstead.values import Duration, seconds
-from prefect_lockstead import aio_record, hosting, record
-from prefect_lockstead.kept import SHARED, Records, released, warn
+from prefect_lockstead import aio_record, record, run_context
+from prefect_lockstead.lease_registry import REGISTRIES, LeaseRegistry, released, warn
 from prefect_lockstead.places import Place
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class LocksteadLockManager:
         elif ":" in said:
             self._place = Place(said)
         self._name = hashlib.sha256(said.encode()).hexdigest()
-        self._records: Records | None = SHARED.of(self._name)
+        self._records: LeaseRegistry | None = REGISTRIES.of(self._name)
 
     # --- the protocol ------------------------------------------------------------------------------------------------
 
@@ -154,13 +154,13 @@ class LocksteadLockManager:
     def __repr__(self) -> str:
         return f"<LocksteadLockManager {'closed' if self._records is None else 'open'}>"
 
-    def _open(self) -> Records:
+    def _open(self) -> LeaseRegistry:
         if self._records is None:
             raise StoreRefused("the lock manager was closed: make another one")
         return self._records
 
     def _settings(self, place: Place, holder: str | None) -> dict[str, Any]:
-        run = hosting.owner() if holder is not None and place.settings.get("purpose") is None else None
+        run = run_context.owner() if holder is not None and place.settings.get("purpose") is None else None
         own = {
             "ttl": self._ttl,
             "owner": None if holder is None else _owner(holder),
@@ -172,7 +172,7 @@ class LocksteadLockManager:
     def _seen(self, key: str) -> LockInfo | None:
         lock = record.lock_of(self, key)
         holding = lock.inspect()
-        self._open().stay_open(lock)
+        self._open().keep_open(lock)
         return None if holding is None or holding.is_expired else holding
 
     def _release_of_another_process(self, key: str, holder: str) -> None:

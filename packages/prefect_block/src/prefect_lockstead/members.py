@@ -1,6 +1,6 @@
-"""How one call works under leases that somebody else holds: interrupted in its thread, cancelled in its task.
+"""Running one call under leases of enclosing sections: on a loss its thread is interrupted or its task cancelled.
 
-Every outcome of a loss is LeaseLost, so that Prefect takes the call for failed and not for crashed. Must not know
+A loss is always raised as LeaseLost, so that Prefect shows the call as Failed and not as Crashed. Must not know
 sections, nor Prefect.
 """
 
@@ -18,35 +18,35 @@ from lockstead.guard import Guard
 AnyLease: TypeAlias = lockstead.Lease | lockstead.AsyncLease
 
 TURN_OF_THE_PARENT: Final = 0.05
-"""Seconds after a loss for which a task leaves it to its parent, which is cancelled at once, to cancel it: a second
-cancellation would break its cleanup."""
+"""Seconds after a loss before a task is cancelled: its parent is cancelled at once and usually cancels it, and a second
+cancellation would interrupt its cleanup."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """Where a guard stands: a thread, and the asyncio task in it, if it is a task that is guarded."""
+    """The thread of a guard, and its asyncio task if a task is guarded."""
 
     thread: int
     task: asyncio.Task[Any] | None
 
     @classmethod
     def here(cls, *, is_task: bool) -> Place:
-        """Return where this is called."""
+        """Return the place of the caller."""
         return cls(threading.get_ident(), asyncio.current_task() if is_task else None)
 
     def covers(self, *, is_async: bool) -> bool:
-        """Return whether a function that is called now is under this guard: a task's cancellation stops no thread."""
+        """Return whether this guard interrupts a function called now: cancelling a task stops no thread."""
         if self.thread != threading.get_ident():
             return False
         return self.task is None or (is_async and self.task is asyncio.current_task())
 
 
 def blocking(leases: Sequence[AnyLease], call: Callable[[], Any]) -> Any:
-    """Call, guarded by the leases, the first outermost."""
+    """Call the function, guarded by the leases, the first outermost."""
     try:
         return _guarded(leases, call)
     except BaseException as error:
-        # at the very end of a guard in a thread its interrupt may come past the exit
+        # an interrupt of a thread may arrive after the guard's exit
         lost = first_lost(leases)
         if lost is not None and isinstance(error, lockstead.LeaseLostInterrupt):
             raise lost.lost_error() from None
@@ -61,7 +61,7 @@ def _guarded(leases: Sequence[AnyLease], call: Callable[[], Any]) -> Any:
 
 
 class Cancel:
-    """Cancels the asyncio task of one member, once, unless somebody else has by then."""
+    """Cancels the asyncio task of one member once, unless it is already cancelled."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -71,7 +71,7 @@ class Cancel:
         self._is_fired = False
 
     def fire(self) -> None:
-        """Cancel the task in a moment. From any thread; does not block."""
+        """Schedule the cancellation. From any thread; does not block."""
         try:
             self._loop.call_soon_threadsafe(self._loop.call_later, TURN_OF_THE_PARENT, self._cancel)
         except RuntimeError:
@@ -82,18 +82,18 @@ class Cancel:
             self._is_fired = True
             self._task.cancel("lease lost")
 
-    async def disarm(self, *, was_heard: bool) -> None:
-        """Cancel no more, and let a cancellation that is on its way fall here and not on what follows."""
+    async def disarm(self, *, was_received: bool) -> None:
+        """Prevent further cancellation, and receive a pending one here, so that it does not reach later code."""
         self._is_armed = False
         if not self._is_fired or self._task is None:
             return
         self._task.uncancel()
-        if not was_heard:
+        if not was_received:
             try:
                 await asyncio.sleep(0)
             except asyncio.CancelledError:
                 if self._task.cancelling() > self._before:
-                    raise  # it was another's
+                    raise  # somebody else cancelled the task, too
 
 
 async def awaiting(cancel: Cancel, leases: Sequence[AnyLease], call: Callable[[], Awaitable[Any]]) -> Any:
@@ -101,16 +101,16 @@ async def awaiting(cancel: Cancel, leases: Sequence[AnyLease], call: Callable[[]
     try:
         result = await call()
     except asyncio.CancelledError as error:
-        await cancel.disarm(was_heard=True)
-        # it may be that of who awaits this and was cancelled for the same loss
+        await cancel.disarm(was_received=True)
+        # the awaiting task may have been cancelled for the same loss
         lost = first_lost(leases)
         if lost is not None:
             raise lost.lost_error() from error
         raise
     except BaseException:
-        await cancel.disarm(was_heard=False)
+        await cancel.disarm(was_received=False)
         raise
-    await cancel.disarm(was_heard=False)
+    await cancel.disarm(was_received=False)
     lost = first_lost(leases)
     if lost is not None:
         raise lost.lost_error()
@@ -118,5 +118,5 @@ async def awaiting(cancel: Cancel, leases: Sequence[AnyLease], call: Callable[[]
 
 
 def first_lost(leases: Sequence[AnyLease]) -> AnyLease | None:
-    """Return the first that is known to be lost."""
+    """Return the first lease that is known to be lost."""
     return next((one for one in leases if one.lost_reason is not None), None)

@@ -1,7 +1,7 @@
-"""Which URL, client object and settings a block's fields mean. Must not know Prefect, nor open anything.
+"""The URL, client object and settings that a block's fields describe. Must not import Prefect, nor open anything.
 
-Waiters share one line, and so one poller, if they share the store's URL and the client object: therefore a Google
-client is made once for the same credentials and kept while anybody uses it.
+Waiters with the same store URL and client object share one poller, so each set of Google credentials has one client,
+kept as long as it is in use.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ def _refuse_password(url: str) -> None:
     if urls.has_password(url):
         raise ValueError(
             "there is a password in the URL, which everybody who sees the block can read: put it into the field "
-            "'password', and change it if the block was saved"
+            "'password', and replace the password if the block was saved"
         )
 
 
 class GoogleClients:
-    """The Cloud Storage clients of this process that somebody uses, one for the same credentials."""
+    """The Cloud Storage clients in use in this process, one for each set of credentials."""
 
     def __init__(self) -> None:
         self._known: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
 
     def client(self, said: str, make: Callable[[], Any]) -> object:
-        """Return client for credentials that said this, or else make one; ValueError, with one line, if none can."""
+        """Return the client for these credentials, made if there is none yet; ValueError if that fails."""
         name = hashlib.sha256(said.encode()).hexdigest()
         with self._lock:
             found = self._known.get(name)
@@ -91,9 +91,9 @@ def _made(make: Callable[[], Any]) -> Any:
         return make()
     except (GoogleAuthError, ValueError, OSError, ImportError) as error:
         raise ValueError(
-            f"the block of Google credentials gives no client of Cloud Storage: {' '.join(str(error).split())}"
+            f"cannot make a Cloud Storage client from the Google credentials block: {' '.join(str(error).split())}"
         ) from error
 
 
 GOOGLE: Final = GoogleClients()
-"""Those of this process."""
+"""The clients of this process."""

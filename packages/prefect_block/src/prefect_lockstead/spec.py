@@ -1,7 +1,7 @@
-"""What a flow's author may say of a lock, and whether it can be: `LockSpec`.
+"""The parameters of a lock, checked: `LockSpec`.
 
-Must not know Prefect, nor open anything: it is made where a flow is declared. What a template gives and what a block
-says is known only when the flow runs; everything else is checked here, with one clear line.
+Made at import time, so it must not import Prefect, nor open anything. Templates and blocks are resolved when the flow
+runs; everything else is checked here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lockstead.wrapping.spec import LockSpecBase, check_choice, check_text
 Waiting = Literal["in_process", "reschedule"]
 
 TEXTS: Final = ("lock", "block", "purpose")
-"""What may be a template."""
+"""The parameters that may be templates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class LockSpec(LockSpecBase):
 
     lock: the lock's URL, without a password; or block: the name of a saved block. Both, and purpose, may be templates
     of the parameters. ttl None: what the URL or the block says, or 300 s. timeout None: wait forever. on_unclean: what
-    to do if the holder before did not end cleanly. waiting: in the process, or without a worker slot, as a deployment
-    can. labels are stored with the lock and shown to who waits. is_named: its texts are not templates any more.
+    to do if the previous lease did not end cleanly. waiting: in the process, or without a worker slot, which needs a
+    deployment. labels are stored with the lock and shown to waiters. is_named: its templates are rendered.
     """
 
     lock: str | None = None
@@ -44,7 +44,7 @@ class LockSpec(LockSpecBase):
 
     @property
     def names(self) -> frozenset[str]:
-        """Return the parameters that its templates name."""
+        """Return the parameters that occur in its templates."""
         if self.is_named:
             return frozenset()
         texts = {name: getattr(self, name) for name in TEXTS}

@@ -1,8 +1,7 @@
-"""What Prefect shows of a run's lock: that the run waits for it, works again, comes back later, or lost it.
+"""The states that Prefect shows for a run's lock: waiting, running, scheduled again, or lost.
 
-Knows Prefect's states and nothing of stores. A state is proposed, never forced, over one that somebody else may have
-set: Prefect's server then refuses what would overwrite Cancelling. Nothing here fails a run: where Prefect's API does
-not answer, that is a log line. The states of task runs are events of the client that carry them, as Prefect's are.
+Must not know stores. A state is proposed and not forced, so Prefect's server can refuse to overwrite Cancelling.
+Failures of Prefect's API are logged and never fail a run. States of task runs are sent as events, as in Prefect.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from prefect.exceptions import Abort, Pause
 from prefect.states import Failed, Running, Scheduled
 
 import lockstead
-from prefect_lockstead.words import logger
+from prefect_lockstead.logs import logger
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -36,10 +35,10 @@ LOST: Final = "LeaseLost"
 """The name of the state Failed of a run whose lease was lost."""
 
 ANSWER: Final = 5.0
-"""Seconds that Prefect's API has for each request that is made for the sake of a state."""
+"""Seconds for each request to Prefect's API."""
 
 LOOK_EVERY: Final = 5.0
-"""Seconds between two looks whether a run that waits, or that is paused, is to go on."""
+"""Seconds between two checks whether a waiting or paused run was stopped."""
 
 _HOOKS: Final = threading.Lock()
 
@@ -62,16 +61,16 @@ def here() -> Run | None:
 
 
 def show_waiting(client: SyncPrefectClient, message: str) -> None:
-    """Show that the run waits for a lock; message says for whom."""
+    """Show that the run waits for a lock. message: names the holder."""
     _show(client, Running(name=AWAITING, message=message))
 
 
 def show_working(client: SyncPrefectClient) -> None:
-    """Show that the run goes on."""
+    """Show that the run works."""
     _show(client, Running())
 
 
-# --- who has stopped it -----------------------------------------------------------------------------------------------
+# --- stopped runs -----------------------------------------------------------------------------------------------------
 
 
 class Stopped(Exception):  # noqa: N818 - what happened to the run
@@ -102,9 +101,9 @@ def _states(client: SyncPrefectClient, run_id: UUID) -> list[State[Any]]:
 
 
 def stop(histories: Iterable[Sequence[State[Any]]], known: Container[UUID]) -> State[Any] | None:
-    """Return the state by which a run was stopped; None if it goes on. known: the ids of those from before the wait.
+    """Return the state that stopped a run; None if it continues. known: the ids of the states before the wait.
 
-    Who was suspended meanwhile does not go on even if it was resumed: another process does.
+    A run that was suspended does not continue in this process even if it was resumed: another process runs it.
     """
     for states in histories:
         for one in states:
@@ -115,13 +114,13 @@ def stop(histories: Iterable[Sequence[State[Any]]], known: Container[UUID]) -> S
 
 
 def _ends(state: State[Any]) -> bool:
-    """Return whether the process of a run is not to go on after this state."""
+    """Return whether the process of a run must end after this state."""
     is_suspended = state.is_paused() and state.state_details.pause_reschedule
     return bool(state.is_cancelling() or state.is_final() or is_suspended)
 
 
 def leave(stopped: Stopped, key: str) -> None:
-    """Raise what ends a run that was stopped while it waited; return where it was only paused and goes on again."""
+    """Raise Pause or Abort for a run that was stopped while it waited; return if it was paused and has been resumed."""
     state = stopped.state
     said = f"while it waited for {key!r}; the lock was not taken, or given back"
     if not _ends(state):
@@ -135,7 +134,7 @@ def leave(stopped: Stopped, key: str) -> None:
 
 
 def _sit_out(paused: State[Any]) -> None:
-    """Wait until a run is not paused any more; Stopped if it is not to go on. Prefect does not limit it either."""
+    """Wait until a run is no longer paused; raise Stopped if it was stopped. As in Prefect, without a limit."""
     known: set[UUID] | None = None
     while True:
         with suppress(Exception), client() as opened:
@@ -166,7 +165,7 @@ _REFUSED: Final = "waiting='reschedule' needs a run of a deployment"
 
 
 def waiting_since() -> datetime | None:
-    """Return when this run, started again, began to wait for its lock; None if it did not, or nobody knows."""
+    """Return when this run began to wait in an earlier process; None if it did not, or if that is unknown."""
     run = here()
     if run is None or run.flow_run_id is None:
         return None
@@ -183,10 +182,9 @@ def waiting_since() -> datetime | None:
 
 
 def coming_back(message: str, after: float) -> Pause:
-    """Put the run back among the scheduled ones, to start again after so many seconds; give what it has to raise.
+    """Schedule the run to start again after this many seconds; return the Pause to raise.
 
-    The worker's slot is free as soon as the process has ended. RuntimeError if Prefect does not take it: then nobody
-    would start the run again.
+    The worker's slot is free as soon as the process has ended. RuntimeError if Prefect refuses the state.
     """
     run, of_flow = here(), FlowRunContext.get()
     if run is None or run.flow_run_id is None or of_flow is None or of_flow.flow_run is None:
@@ -208,7 +206,7 @@ def coming_back(message: str, after: float) -> Pause:
 # --- the loss ---------------------------------------------------------------------------------------------------------
 
 
-def name_lost() -> None:
+def name_state_lost() -> None:
     """Arrange that this run, if it ends Failed by a LeaseLost, ends with the name LeaseLost.
 
     A hook of the flow or task does it, before those of the user, who thus see the name; it acts when no retry is left.
@@ -245,18 +243,18 @@ def lockstead_names_a_lost_task_run(_task: object, task_run: TaskRun, state: Sta
         _tell(task_run, Failed(name=LOST, message=state.message, data=state.data))
 
 
-def _hooked(hosting: Any, hook: Any) -> None:
+def _hooked(runnable: Any, hook: Any) -> None:
     with _HOOKS:
-        if hook not in hosting.on_failure_hooks:
+        if hook not in runnable.on_failure_hooks:
             # a new list: another thread may be going through the old one
-            hosting.on_failure_hooks = [hook, *hosting.on_failure_hooks]
+            runnable.on_failure_hooks = [hook, *runnable.on_failure_hooks]
 
 
 def _is_of_a_loss(state: State[Any]) -> bool:
     return state.is_failed() and isinstance(getattr(state.data, "result", state.data), lockstead.LeaseLost)
 
 
-# --- showing ----------------------------------------------------------------------------------------------------------
+# --- setting states ---------------------------------------------------------------------------------------------------
 
 
 def _show(client: SyncPrefectClient, state: State[Any]) -> None:
@@ -271,7 +269,7 @@ def _show(client: SyncPrefectClient, state: State[Any]) -> None:
 
 
 def _spare_its_retries(client: SyncPrefectClient, run: FlowRun) -> None:
-    """Let the next state Running not count: each counted one takes a retry from the run."""
+    """Let the next state Running not count as a retry of the run."""
     policy = run.empirical_policy
     # a run that is said to retry in its process is started by no worker (from 3.2 on)
     changed = {"resuming": True} | ({"retry_type": None} if hasattr(policy, "retry_type") else {})
@@ -302,8 +300,8 @@ def client() -> Iterator[SyncPrefectClient]:
 
 @contextmanager
 def tolerant() -> Iterator[None]:
-    """Have a block's failure be a line in the log: the section goes on without what Prefect would show."""
+    """Log a failure of the block instead of raising it: the section continues without Prefect's display."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - whatever Prefect fails with, the section goes on
+    except Exception as error:  # noqa: BLE001 - a failure of Prefect must not end the section
         logger().warning("the run's state does not show its lock: %s: %s", type(error).__name__, error)

@@ -1,7 +1,7 @@
-"""How long a run waits for its lock, and when one that left its process comes back and asks again.
+"""When a run that left its process is started again, and how much of its timeout is left.
 
-That is when the holder expects to be done, else after UNKNOWN seconds, each time at least SOONEST and at most LATEST
-seconds later, plus up to a fifth at random.
+It starts again when the holder expects to be done, or after UNKNOWN seconds; at least SOONEST and at most LATEST
+seconds later, plus a random fifth.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ if TYPE_CHECKING:
 SOONEST: Final = 5.0
 LATEST: Final = 300.0
 UNKNOWN: Final = 15.0
-"""Seconds until a run comes back: at least, at most, and where nobody knows when the lock will be free."""
+"""Seconds until a run starts again: at least, at most, and if the holder's end is unknown."""
 
 SPREAD: Final = 0.2
-"""So much later, at random, does a run come back: those that left together do not ask together."""
+"""Random part of the delay, so that runs do not all start again at the same moment."""
 
 
 def due(held: LockInfo | None, now: float, left: float | None = None) -> float:
-    """Return the seconds until a run asks again.
+    """Return the seconds until a run starts again.
 
-    held: who holds the lock, None if nobody knows; now: seconds since the epoch; left: seconds until the run gives up,
-    None for never.
+    held: the holder, None if unknown; now: seconds since the epoch; left: seconds until the timeout, None for none.
     """
     after = UNKNOWN
     if held is not None and held.expected is not None and held.acquired_epoch is not None:
         until = held.acquired_epoch + held.expected - now
-        # who is overdue may be done at any moment, or never
+        # an overdue holder may be done at any moment, or never
         after = until if until > 0 else UNKNOWN
     after = min(max(after, SOONEST), LATEST)
     if left is not None:
@@ -43,12 +42,12 @@ def due(held: LockInfo | None, now: float, left: float | None = None) -> float:
 
 
 def left_of(limit: float | None, began_at: float) -> float | None:
-    """Return what is left of the time to wait, in a wait that began at that instant of the monotonic clock."""
+    """Return the rest of the timeout. began_at: start of the wait, by time.monotonic()."""
     return None if limit is None else max(0.0, limit - (time.monotonic() - began_at))
 
 
 def left_of_all(limit: float | None) -> float | None:
-    """Return what is left of the time to wait, of which some may have gone by in earlier processes of this run."""
+    """Return the rest of the timeout, less the time that earlier processes of this run waited."""
     since = None if limit is None else states.waiting_since()
     if limit is None or since is None:
         return limit

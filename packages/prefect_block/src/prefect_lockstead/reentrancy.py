@@ -1,6 +1,6 @@
-"""When a lock is asked for by work that runs under it already: in this context, or one it was copied from.
+"""Detection of nested acquisitions of one lock, through context variables.
 
-The core knows its own thread and task; child tasks are others, and would wait for their parent, which waits for them.
+The core detects them in one thread or task only. A child task runs elsewhere, and would deadlock with its parent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from prefect_lockstead.errors import AlreadyHeld
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A lock that is held around what runs here. place: (store, key)."""
+    """A lock that is held around the code of this context. place: (store, key)."""
 
     place: tuple[str, str]
     lease: Lease | AsyncLease
@@ -25,21 +25,21 @@ class _Held:
 _HELD: Final[ContextVar[_Held | None]] = ContextVar("prefect_lockstead_held", default=None)
 
 
-def refuse_held(place: tuple[str, str]) -> None:
-    """Raise AlreadyHeld, with one line, if this work runs under that very lock."""
+def check_not_held(place: tuple[str, str]) -> None:
+    """Raise AlreadyHeld if the code of this context runs under that lock."""
     one = _HELD.get()
     while one is not None:
-        # a context that was copied outlives the section it was copied in
+        # a copied context outlives its section
         if one.place == place and one.lease.is_held:
             raise AlreadyHeld(
                 f"{place[1]!r} is held by {one.lease.holder!r}, under whose lease this runs: it would wait for itself; "
-                "take the inner lock away, or give it a key of its own"
+                "remove the inner lock, or use another key for it"
             )
         one = one.outer
 
 
-def beside(place: tuple[str, str]) -> str | None:
-    """Return the key of another lock under which this work runs; None if there is none."""
+def other_held_key(place: tuple[str, str]) -> str | None:
+    """Return the key of another lock that is held around this context; None if there is none."""
     one = _HELD.get()
     while one is not None:
         if one.place != place and one.lease.is_held:
@@ -48,8 +48,8 @@ def beside(place: tuple[str, str]) -> str | None:
     return None
 
 
-class noted:  # noqa: N801 - it reads as what it says: `with noted(place, lease):`
-    """A block, `with` or `async with`: what runs in it runs under that lock."""
+class holding:  # noqa: N801 - used as `with holding(place, lease):`
+    """A context manager, `with` or `async with`, that records in the context that the lock is held."""
 
     def __init__(self, place: tuple[str, str], lease: Lease | AsyncLease) -> None:
         self._mine = _Held(place, lease, _HELD.get())
@@ -58,7 +58,7 @@ class noted:  # noqa: N801 - it reads as what it says: `with noted(place, lease)
         _HELD.set(self._mine)
 
     def __exit__(self, *_error: object) -> None:
-        # a generator may be left in another context than it was entered in: then nothing is to be undone
+        # a generator may exit in another context than it was entered in
         if _HELD.get() is self._mine:
             _HELD.set(self._mine.outer)
 

@@ -1,8 +1,8 @@
-"""When a run shows that it waits and that it works again: at the side, for nobody in a queue waits for Prefect.
+"""Setting the run's state in Prefect to AwaitingLock and back to Running, in a background thread.
 
-One thread with one client: it shows AwaitingLock, looks every few seconds, and once the lock is had, whether somebody
-has stopped the run, and shows Running. Only the last look is waited for before the body begins; the rest is done by the
-end of the section, so that nothing is shown after the run's own end. Whatever Prefect's API fails with is a log line.
+The thread sets AwaitingLock, checks every few seconds and after the grant whether the run was stopped, and sets
+Running. The body starts after the last check; the section ends after the last request, so no state is set after the
+run's own end. Failures of Prefect's API are logged.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from prefect_lockstead import states, telling
+from prefect_lockstead import reporting, states
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import State
 
 PATIENCE: Final = 2 * states.ANSWER
-"""Seconds for the look, and for what is on its way when a section ends or a wait is given up."""
+"""Seconds to wait for the last check, and for requests in flight when a section or a wait ends."""
 
-_SHOWN: Final[ContextVar[Showing | None]] = ContextVar("lockstead_prefect_showing", default=None)
+_SHOWN: Final[ContextVar[WaitDisplay | None]] = ContextVar("lockstead_prefect_wait_display", default=None)
 
 
-class Showing:
-    """Shows one wait of the run of this context, from now on, and looks meanwhile whether the run is to go on.
+class WaitDisplay:
+    """Shows in Prefect that the run of this context waits, and checks meanwhile whether the run was stopped.
 
-    message says for whom it waits. call_off is called, once and in another thread, when somebody has stopped the run.
+    message: names the holder. call_off: called once, in another thread, when the run was stopped.
     """
 
     def __init__(self, message: str, call_off: Callable[[], object]) -> None:
@@ -42,16 +42,16 @@ class Showing:
         self._is_over = False
         self._stop: Future[State[Any] | None] = Future()
         run = contextvars.copy_context().run
-        self._thread = threading.Thread(target=run, args=(self._show,), name="lockstead-showing", daemon=True)
+        self._thread = threading.Thread(target=run, args=(self._show,), name="lockstead-wait-display", daemon=True)
         self._thread.start()
         _SHOWN.set(self)
 
     def ask(self) -> None:
-        """Say that the lock is had: whether the run is still wanted is asked from now on."""
+        """Start the last check, after the lock was acquired."""
         self._has_lock.set()
 
     def raise_stopped(self) -> None:
-        """Wait for the answer: Stopped if the run is not to go on. Where nobody can tell it goes on."""
+        """Wait for the last check; raise Stopped if the run was stopped. Without an answer the run continues."""
         try:
             state = self._stop.result(PATIENCE)
         except TimeoutError:
@@ -60,13 +60,13 @@ class Showing:
             raise states.Stopped(state)
 
     def give_up(self) -> None:
-        """Show nothing more, and wait for what is on its way: it must not come after the run's end."""
+        """Set no further state, and wait for the request in flight: it must not arrive after the run's end."""
         self._is_over = True
         self._has_lock.set()
         self._thread.join(PATIENCE)
 
     def settle(self) -> None:
-        """Wait until the run is shown as working."""
+        """Wait until the state is Running."""
         self._thread.join(PATIENCE)
         self._is_over = True
 
@@ -88,7 +88,7 @@ class Showing:
             if state is None:
                 states.show_waiting(client, self._message)
         while state is None and not self._has_lock.wait(states.LOOK_EVERY):
-            with suppress(Exception):  # it is asked again, and at the grant
+            with suppress(Exception):  # the check is repeated
                 state = states.stop(states.history(client), known)
         if self._is_over:
             return
@@ -101,18 +101,18 @@ class Showing:
             states.show_working(client)
 
 
-class settled:  # noqa: N801 - it reads as what it says: `with settled():`
-    """A block, `with` or `async with`, at whose end what its section shows is shown."""
+class settled:  # noqa: N801 - used as `with settled():`
+    """A context manager, `with` or `async with`, that waits at its end for the section's reports to Prefect."""
 
     def __enter__(self) -> None:
-        """Nothing is waited for here."""
+        """Do nothing."""
 
     def __exit__(self, *_error: object) -> None:
         for wait in _unsettled():
             wait()
 
     async def __aenter__(self) -> None:
-        """Nothing is waited for here."""
+        """Do nothing."""
 
     async def __aexit__(self, *_error: object) -> None:
         for wait in _unsettled():
@@ -120,7 +120,7 @@ class settled:  # noqa: N801 - it reads as what it says: `with settled():`
 
 
 def _unsettled() -> list[Callable[[], object]]:
-    shown = _SHOWN.get()
+    display = _SHOWN.get()
     _SHOWN.set(None)
-    waits: list[Callable[[], object]] = [] if shown is None else [shown.settle]
-    return [*waits, telling.settle] if telling.is_writing() else waits
+    waits: list[Callable[[], object]] = [] if display is None else [display.settle]
+    return [*waits, reporting.settle] if reporting.is_writing() else waits

@@ -1,7 +1,7 @@
-"""What a run tells of its lock: events that Prefect links to the run, log lines, and an artifact.
+"""Reports of a run on its lock: events that Prefect links to the run, log lines, and an artifact.
 
-Nothing here asks the store, and nothing here fails a section or holds it up: what Prefect does not take is a log line,
-and the end of the section waits a moment for the thread that writes the artifact. Outside of a run: log lines only.
+Sends no request to the store and never fails a section: failures of Prefect are logged. The section's end waits a few
+seconds for the thread that writes the artifact. Outside of a run only log lines are written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec
 from lockstead import LossReason, nesting
 from lockstead.wrapping.messages import waiting_for
 from prefect_lockstead import states
-from prefect_lockstead.words import logger
+from prefect_lockstead.logs import logger
 
 if TYPE_CHECKING:
     import lockstead
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 EVENT: Final = "lockstead.lock."
-"""With this begins the name of each event: waiting, acquired, lost, released, revoked."""
+"""The prefix of the event names: waiting, acquired, lost, released, revoked."""
 
 ARTIFACT: Final = "lockstead-lease"
 """The key of the artifact that names a run's lock and fencing token."""
@@ -36,34 +36,34 @@ def _quietly(function: Callable[P, None]) -> Callable[P, None]:
     def quiet(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             function(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - the section goes on, whatever Prefect fails with
-            logger().warning("not told to Prefect: %s: %s", type(error).__name__, error)
+        except Exception as error:  # noqa: BLE001 - a failure of Prefect must not end the section
+            logger().warning("cannot report to Prefect: %s: %s", type(error).__name__, error)
 
     return quiet
 
 
-def begin_waiting(lock: Lock | AsyncLock, held: LockInfo | None, beside: str | None, limit: float | None) -> str:
-    """Tell that a run begins to wait, and return it in words, for the run's state.
+def begin_waiting(lock: Lock | AsyncLock, held: LockInfo | None, held_key: str | None, limit: float | None) -> str:
+    """Report that a run starts to wait; return the message for the run's state.
 
-    held: who holds the lock, None if nobody knows. beside: the key of a lock that the run holds; limit: seconds.
+    held: the holder, None if unknown. held_key: the key of a lock that the run already holds. limit: seconds.
     """
     waiting(lock, held)
-    if beside is not None:
-        logger().warning("%s", nesting.warning(lock.key, f"{beside!r} is held by this run", limit))
+    if held_key is not None:
+        logger().warning("%s", nesting.warning(lock.key, f"{held_key!r} is held by this run", limit))
     return waiting_for(lock.key, held)
 
 
 @_quietly
 def waiting(lock: Lock | AsyncLock, held: LockInfo | None) -> None:
-    """Tell that a run waits for a lock; held: for whom, None if nobody knows."""
+    """Report that a run waits for a lock. held: the holder, None if unknown."""
     logger().info("%s", waiting_for(lock.key, held))
-    said = {} if held is None else {"held_by": held.owner, "purpose": held.purpose, "expected": held.expected}
-    _emit("waiting", lock.key, {}, said)
+    payload = {} if held is None else {"held_by": held.owner, "purpose": held.purpose, "expected": held.expected}
+    _emit("waiting", lock.key, {}, payload)
 
 
 @_quietly
 def acquired(lease: Lease | AsyncLease, waited: float) -> None:
-    """Tell that a run holds a lock, after so many seconds, and write the artifact."""
+    """Report that a run acquired a lock, and write the artifact. waited: seconds."""
     token = _token(lease)
     logger().info("acquired %r with %s after %.1f s", lease.key, token, waited)
     _emit("acquired", lease.key, _of(lease), {"waited": round(waited, 3)})
@@ -74,17 +74,17 @@ def acquired(lease: Lease | AsyncLease, waited: float) -> None:
 
 @_quietly
 def lost(lease: Lease | AsyncLease, error: lockstead.LeaseLost) -> None:
-    """Tell that a run lost its lease, and that an operator revoked it where that is why."""
+    """Report that a run lost its lease; also as `revoked` if an operator revoked it."""
     logger().error("%s", error)
-    said = {"reason": error.reason.value, "message": str(error)}
-    _emit("lost", lease.key, _of(lease) | {"lockstead.reason": error.reason.value}, said)
+    payload = {"reason": error.reason.value, "message": str(error)}
+    _emit("lost", lease.key, _of(lease) | {"lockstead.reason": error.reason.value}, payload)
     if error.reason is LossReason.REVOKED:
-        _emit("revoked", lease.key, _of(lease), said)
+        _emit("revoked", lease.key, _of(lease), payload)
 
 
 @_quietly
 def released(lease: Lease | AsyncLease) -> None:
-    """Tell that a run gave its lock back."""
+    """Report that a run released its lock."""
     logger().info("released %r, %s", lease.key, _token(lease))
     _emit("released", lease.key, _of(lease), {})
 
@@ -102,17 +102,17 @@ def _shown(lease: Lease | AsyncLease) -> str:
     return "none" if lease.token is None else f"`{lease.token}`"
 
 
-def _emit(what: str, key: str, labels: dict[str, str], said: dict[str, Any]) -> None:
+def _emit(event: str, key: str, labels: dict[str, str], payload: dict[str, Any]) -> None:
     if states.here() is None:
         return
     from prefect.events import emit_event
 
     resource = {"prefect.resource.id": f"lockstead.lock.{key}", "prefect.resource.name": key, "lockstead.key": key}
-    emit_event(EVENT + what, resource=resource | labels, payload={"key": key} | said)
+    emit_event(EVENT + event, resource=resource | labels, payload={"key": key} | payload)
 
 
 def _write(text: str, description: str) -> None:
-    """Write the artifact in a thread of its own, within this context: Prefect finds the run there."""
+    """Write the artifact in a new thread, with a copy of this context, from which Prefect reads the run."""
 
     @_quietly
     def write() -> None:
@@ -127,17 +127,17 @@ def _write(text: str, description: str) -> None:
 
 
 def is_writing() -> bool:
-    """Return whether the artifact of this section is being written still."""
+    """Return whether the artifact of this section is still being written."""
     thread = _WRITING.get()
     return thread is not None and thread.is_alive()
 
 
 def settle() -> None:
-    """Wait a moment until the artifact of this section is written: nothing is to be under way as its process ends."""
+    """Wait until the artifact of this section is written, for a few seconds at most."""
     thread = _WRITING.get()
     if thread is not None:
         thread.join(states.ANSWER)
 
 
 _WRITING: Final[ContextVar[threading.Thread | None]] = ContextVar("prefect_lockstead_writing", default=None)
-"""What writes the artifact of the innermost section of this context."""
+"""The thread that writes the artifact of the innermost section of this context."""

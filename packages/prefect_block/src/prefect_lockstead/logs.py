@@ -1,4 +1,4 @@
-"""Where log lines go."""
+"""The logger of a run."""
 
 from __future__ import annotations
 
