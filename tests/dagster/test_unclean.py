@@ -200,7 +200,7 @@ def fail_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     start = threading.Thread.start
 
     def none_left(thread: threading.Thread) -> None:
-        if thread.name == "lockstead-telling":
+        if thread.name == "lockstead-reporting":
             raise RuntimeError("can't start new thread")
         start(thread)
 

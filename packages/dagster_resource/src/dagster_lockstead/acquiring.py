@@ -1,6 +1,6 @@
-"""How a step comes to its lease: at once, as a member of its run's, or by waiting; and whether it may work.
+"""Acquiring the lease of a step: at once, by attaching to its run's lease, or by waiting.
 
-An unclean end of the holder before is warned of, or refuses the body and stays as it is.
+An unclean end of the previous lease is logged or refuses the body.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from lockstead.wrapping.locks import store_of
 from lockstead.wrapping.messages import repair_first
 
 if TYPE_CHECKING:
+    from dagster_lockstead.reporting import Reporter
     from dagster_lockstead.spec import LockSpec
-    from dagster_lockstead.telling import Teller
     from lockstead import AsyncLease, AsyncLock, Lease, Lock, LockInfo
     from lockstead.unclean import Unclean
 
@@ -29,10 +29,12 @@ LOG: Final = logging.getLogger("dagster_lockstead")
 
 
 @bears_interrupts
-def acquire(lock: Lock, timeout: float | None, step: Any, teller: Teller, *, beside: str | None = None) -> Lease:
+def acquire(
+    lock: Lock, timeout: float | None, step: Any, reporter: Reporter, *, other_lock: str | None = None
+) -> Lease:
     """Return the lease; NotAcquired after `timeout` seconds, forever by default.
 
-    beside: what is held already, on another key, in words: the step's log is warned of the wait.
+    other_lock: names another lock that is already held; the wait is then logged as a warning.
     """
     lease = try_at_once(lock, LOG)
     if lease is not None:
@@ -40,23 +42,23 @@ def acquire(lock: Lock, timeout: float | None, step: Any, teller: Teller, *, bes
     seen = look(lock, LOG)
     if seen is not None and seen.owner == names.run_owner(step.run_id) and seen.ttl is not None:
         return lock.attach(_ticket(lock, seen))
-    teller.waiting(lock.key, seen)
-    if beside is not None:
-        teller.warn(nesting.warning(lock.key, beside, timeout))
+    reporter.waiting(lock.key, seen)
+    if other_lock is not None:
+        reporter.warn(nesting.warning(lock.key, other_lock, timeout))
     return lock.acquire(timeout)
 
 
-def judged(lock: Lock, lease: Lease, spec: LockSpec, teller: Teller | None) -> Lease:
-    """Warn of the holder before, or refuse the body, if it did not end cleanly; PreviousLeaseUnclean then.
+def judged(lock: Lock, lease: Lease, spec: LockSpec, reporter: Reporter | None) -> Lease:
+    """Log an unclean end of the previous lease, or raise PreviousLeaseUnclean if the body must not run.
 
-    Whoever gives the lease back then says that nobody worked under it, so that the next one is told the same.
+    The caller then releases the lease as unused, so that the next holder sees the same previous lease.
     """
-    _judge(unclean_before(lock, lease, LOG), spec, LOG.warning if teller is None else teller.warn)
+    _judge(unclean_before(lock, lease, LOG), spec, LOG.warning if reporter is None else reporter.warn)
     return lease
 
 
 async def ajudged(lock: AsyncLock, lease: AsyncLease, spec: LockSpec) -> AsyncLease:
-    """Do as `judged` does, awaiting."""
+    """Check the previous lease, awaiting; as `judged`."""
     _judge(await aio_acquiring.unclean_before(lock, lease, LOG), spec, LOG.warning)
     return lease
 
@@ -74,9 +76,9 @@ def _judge(found: Unclean | None, spec: LockSpec, warn: Callable[[str], object])
 
 @contextmanager
 def unused_until_begun(lease: Lease) -> Iterator[Callable[[], None]]:
-    """Release the lease as unused if the block raises before it has called what it is given.
+    """Release the lease as unused if the block raises before it has called the yielded function.
 
-    Nobody has worked under it then, so the next holder has to be told of the same predecessor.
+    The next holder then sees the same previous lease.
     """
     begun: list[bool] = []
     try:

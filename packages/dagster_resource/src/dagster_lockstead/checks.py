@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster
 
 from dagster_lockstead import names, template_values
+from dagster_lockstead.resources import resource_in
 from dagster_lockstead.spec import LockSpec
-from dagster_lockstead.words import resource_in
 from lockstead.wrapping.messages import is_held
 
 if TYPE_CHECKING:

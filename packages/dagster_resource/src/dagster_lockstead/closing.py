@@ -1,7 +1,7 @@
-"""When the section of a step is ended for it: once Dagster says that the step has failed, or is tried again.
+"""Closing the generator of a step when Dagster reports that the step failed or is retried.
 
-Where an I/O manager fails, or is interrupted, nobody ends the body: its frames live on in the traceback, and it would
-hold the lock for as long. What is ended here is a generator: a whole body, or the section of a `hold` within one.
+When an I/O manager fails or is interrupted, Dagster does not close the body: the traceback keeps its frames alive, and
+the lock would stay held. The generator is a whole body, or the section of a `hold` in one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from dagster_lockstead import compat
-from dagster_lockstead.telling import wait_until_written
+from dagster_lockstead.reporting import wait_until_written
 
 
 @contextmanager
@@ -36,7 +36,7 @@ class _Closer(logging.Handler):
         self._steps = weakref.ref(steps)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Close it if the step has failed, or is to be tried again; whatever comes of that, the event is written."""
+        """Close the generator if the step failed or is retried; the event is written in any case."""
         event = getattr(record, compat.EVENT, None)
         if event is None or event.step_key != self._step_key:
             return
@@ -48,7 +48,7 @@ class _Closer(logging.Handler):
             return
         try:
             steps.close()
-        except BaseException as error:  # noqa: BLE001 - the step has ended for another reason, and that has to be told
+        except BaseException as error:  # noqa: BLE001 - the step's own failure must be reported
             logging.getLogger("dagster_lockstead").warning(
                 "as the step %r was ended: %s: %s", self._step_key, type(error).__name__, error
             )

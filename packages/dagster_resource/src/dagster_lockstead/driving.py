@@ -1,9 +1,8 @@
-"""How the body of a step, of whatever kind, becomes one generator of events that runs under a lease.
+"""Running the body of a step, of any kind, as one generator of events under a lease.
 
-What it yields is yielded inside of the section, so that an I/O manager writes under the lease. While it is not asked
-for its next event the code that runs is Dagster's; a loss that comes then is raised in the body at its next step, so
-that it cleans up. What is awaited runs on the step's own event loop, as it does without a lock, and is cancelled and
-awaited to its end by whatever else ends the body.
+Its events are yielded inside the section, so I/O managers write under the lease. A loss between two events is raised in
+the body at its next step, so that it cleans up. Coroutines run on the step's own event loop, as without a lock; if the
+body ends for another reason they are cancelled and awaited.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from dagster_lockstead import compat
 from dagster_lockstead.aborting import Abort, LeaseLostInterrupt
 from dagster_lockstead.closing import closed_with
 from dagster_lockstead.frames import bears_interrupts
+from dagster_lockstead.reporting import marked
 from dagster_lockstead.section import Entry
-from dagster_lockstead.telling import marked
 
 AWAITS: Final = 3
 """How often a task that is cancelled is awaited, if something interrupts that too."""
@@ -28,16 +27,16 @@ _OVER: Final = object()
 
 
 def events(body: Callable[[], Any], context: Any, step: Any, entry: Entry) -> Generator[Any, Any, None]:
-    """Run a body step by step; its events, with key and token in their metadata."""
+    """Run a body; yield its events with key and token in their metadata."""
     steps = _steps(body, context, step, entry.abort)
     try:
         for event in steps:
-            # before: what was made without the lease, by a body that did not hear of it, must not be written
+            # an output that was made after the loss must not be written
             if entry.has_to_end():
                 steps.throw(LeaseLostInterrupt())
                 return
             yield marked(event, entry.lease)
-            # and after: the loss may have come while it was written
+            # the lease may have been lost during the write
             if entry.has_to_end():
                 steps.throw(LeaseLostInterrupt())
                 return

@@ -1,7 +1,7 @@
-"""Which lease this process holds already for a run, a store and a key: the one table of this kind.
+"""The leases that this process holds, by run, store and key.
 
 The in-process form of `leased` records the run's lease, and each step the leases that it acquired, so that a request
-for the same key works under the same lease. Entries go with the block that made them.
+for the same key works under the same lease. An entry is removed at the end of its block.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunKey:
-    """Whose lease: of a run, or of one attempt of one of its steps; in which store, for which key."""
+    """The owner of a lease, a run or one attempt of one of its steps, with its store and key."""
 
     run_id: str
     attempt: str | None
@@ -50,13 +50,13 @@ class _Table:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def forget(self) -> None:
-        """Begin afresh."""
+        """Drop all entries."""
         self.entries, self.lock = {}, threading.Lock()
 
 
 _TABLE: Final = _Table()
 
-# a forked child holds nothing: what it copied is its parent's
+# the copied entries belong to the parent
 os.register_at_fork(after_in_child=_TABLE.forget)
 
 
@@ -80,9 +80,9 @@ def recorded(run_key: RunKey, lease: Lease) -> Iterator[HeldLease]:
 
 @contextmanager
 def joined(run_key: RunKey) -> Iterator[Lease | None]:
-    """Work under the lease that is held for just this run key, if there is one, until the block ends.
+    """Use the lease that is held for this run key, if there is one, until the block ends.
 
-    One that was lost is given too: who works under it has to end, and not to ask anew.
+    Yields a lost lease, too: its user must end and not acquire again.
     """
     user = threading.current_thread()
     with _TABLE.lock:
@@ -98,14 +98,14 @@ def joined(run_key: RunKey) -> Iterator[Lease | None]:
 
 
 def lease_of(run_key: RunKey) -> Lease | None:
-    """Return the lease that is held for just this run key."""
+    """Return the lease that is held for this run key; None if there is none."""
     with _TABLE.lock:
         held = _TABLE.entries.get(run_key)
         return None if held is None else held.lease
 
 
 def other_held(run_key: RunKey) -> RunKey | None:
-    """Return another run key of the same attempt, or of its run, whose lock is held."""
+    """Return another run key of the same attempt or run whose lock is held; None if there is none."""
     with _TABLE.lock:
         for one in _TABLE.entries:
             is_ours = one.run_id == run_key.run_id and one.attempt in (None, run_key.attempt)
@@ -115,7 +115,7 @@ def other_held(run_key: RunKey) -> RunKey | None:
 
 
 def key_outside_runs(lock: Lock) -> RunKey:
-    """Return the run key of a lock outside of runs: of this very thread, or task."""
+    """Return the run key of a lock outside of runs, for this thread or task."""
     try:
         task = asyncio.current_task()
     except RuntimeError:
@@ -124,6 +124,6 @@ def key_outside_runs(lock: Lock) -> RunKey:
 
 
 def count() -> int:
-    """Return how many entries there are."""
+    """Return the number of entries."""
     with _TABLE.lock:
         return len(_TABLE.entries)

@@ -1,4 +1,4 @@
-"""What things are called: who asks for a lock, the keys of metadata, the words of events.
+"""Names of owners, metadata keys and events.
 
 Must not know Dagster. An owner is `dagster:<run_id>` for a whole run, and `dagster:<run_id>:<step_key>:<retry>` for
 one attempt of a step.
@@ -22,27 +22,27 @@ HELD_SINCE: Final = "lockstead/held_since"
 HELD_TOKEN: Final = "lockstead/held_with_token"  # noqa: S105 - a fencing token is not a secret
 HELD_UNTIL: Final = "lockstead/expected_until"
 PURPOSE: Final = "lockstead/purpose"
-"""The keys of metadata, of outputs, failures and events alike."""
+"""The metadata keys of outputs, failures and events."""
 
 WAITING: Final = "waiting"
 ACQUIRED: Final = "acquired"
 LOST: Final = "lost"
 RELEASED: Final = "released"
-"""The first word of an engine event's message says which it is; see `telling`."""
+"""The first word of an engine event's message; see `reporting`."""
 
 
 def run_owner(run_id: str) -> str:
-    """Name a whole run as an owner."""
+    """Return the owner name of a whole run."""
     return f"{PREFIX}{run_id}"
 
 
 def step_owner(run_id: str, step_key: str, retry: int) -> str:
-    """Name one attempt of a step as an owner."""
+    """Return the owner name of one attempt of a step."""
     return f"{PREFIX}{run_id}:{step_key}:{retry}"
 
 
 def run_of(owner: str) -> str | None:
-    """Read the run from what `run_owner` and `step_owner` wrote; None for any other owner."""
+    """Return the run id in an owner name; None for a name that is not from `run_owner` or `step_owner`."""
     if not owner.startswith(PREFIX):
         return None
     run_id, has_step, rest = owner.removeprefix(PREFIX).partition(":")

@@ -1,8 +1,8 @@
-"""How a run holds its lease: waits, lets the executor work, ends its steps if the lease is lost, gives it back.
+"""The lease of a run: acquire it, run the executor, end the steps if the lease is lost, release it.
 
-All of it in the run worker. Steps in this process are interrupted where they are; those in processes of their own are
-ended by their executor, as when the run is terminated, and by signals if they are still there after a while. What
-leaves here is what the executor raised, or a Failure that names the loss; nothing is tried again after a loss.
+Everything happens in the run worker. Steps in this process are interrupted; step processes are ended by their executor,
+as when the run is terminated, and later by signals. Raises what the executor raised, or a Failure that names the loss;
+nothing is retried after a loss.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dagster_lockstead.aborting import Abort
 from dagster_lockstead.ending import TERMS, ended
 from dagster_lockstead.frames import bears_interrupts
 from dagster_lockstead.multiprocessing_workaround import SemaphoreRepair
-from dagster_lockstead.telling import Teller
+from dagster_lockstead.reporting import Reporter
 from dagster_lockstead.watching import Watch, is_ending
 from lockstead import Lease, LeaseLost, LeaseTicket, Lock, StoreError
 from lockstead.supervise.child_processes import ChildProcesses
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     Events = Generator[dagster.DagsterEvent, None, None]
 
 PATIENCE: Final = 8.0
-"""Seconds that step processes have to end, as their executor tells them to, before they are signalled."""
+"""Seconds for step processes to end after their executor's request, before they are signalled."""
 
 DRAIN: Final = 30.0
-"""Seconds for which steps on other machines are waited for before the lease is left to them."""
+"""Seconds to wait for steps on other machines before the lease is left to expire."""
 
 
 class RunLease:
@@ -51,11 +51,11 @@ class RunLease:
         self._is_apart = is_apart
         self._abort = Abort()
         self._ends_its_steps = False
-        self._teller = Teller(plan_context)
+        self._reporter = Reporter(plan_context)
 
     def around(self, execute: Callable[[], Iterator[dagster.DagsterEvent]]) -> Events:
-        """Run the steps under the lease, and give the lock back whatever comes of them."""
-        # from before the wait: a run that is over by then must not get the lock
+        """Run the steps under the lease, and release it in any case."""
+        # started before the wait: a run that has ended must not get the lock
         watch = Watch(self._context.instance, self._context.run_id, gone=self._abort.now)
         watch.start()
         try:
@@ -73,10 +73,10 @@ class RunLease:
             if self._has_failed(lease):
                 self._say_lost(lease)
                 raise self._failure(lease)
-            self._teller.released(lease)
+            self._reporter.released(lease)
         finally:
             watch.stop()
-            self._teller.close()
+            self._reporter.close()
 
     # --- on the way in --------------------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ class RunLease:
         """Wait for the lock, with nothing but this process; whoever interrupts leaves no grant behind."""
         lease = try_at_once(self._lock, acquiring.LOG)
         if lease is None:
-            self._teller.waiting(self._lock.key, look(self._lock, acquiring.LOG))
+            self._reporter.waiting(self._lock.key, look(self._lock, acquiring.LOG))
             lease = self._waited()
         if self._abort.why is not None:
             give_back(lease, acquiring.LOG)
@@ -108,9 +108,9 @@ class RunLease:
     def _under(self, lease: Lease, began_at: float, execute: Callable[[], Iterator[dagster.DagsterEvent]]) -> Events:
         run_key = held_leases.RunKey(self._context.run_id, None, store_of(self._lock), lease.key)
         with lease, self._left_to_the_living(lease), acquiring.unused_until_begun(lease) as begin:
-            acquiring.judged(self._lock, lease, self._spec, self._teller)
+            acquiring.judged(self._lock, lease, self._spec, self._reporter)
             draw_token(lease, acquiring.LOG)
-            self._teller.acquired(lease, time.monotonic() - began_at)
+            self._reporter.acquired(lease, time.monotonic() - began_at)
             with held_leases.recorded(run_key, lease), self._ending(lease):
                 begin()
                 yield from self._steps(lease, execute)
@@ -211,7 +211,7 @@ class RunLease:
 
     def _say_lost(self, lease: Lease) -> None:
         if lease.lost_reason is not None:
-            self._teller.lost(lease, lease.lost_error())
+            self._reporter.lost(lease, lease.lost_error())
 
 
 def _interrupted(why: str) -> BaseException:

@@ -1,8 +1,8 @@
-"""How a step comes to its lease and leaves it: the one way in and out, for `@locked` and `hold` alike.
+"""The critical section of a step, for `@locked` and `hold`.
 
-Watch whether the run is still wanted, find the run's own lease or wait for the lock, judge who held it before, let the
-body work, and then: interrupt it no more, end what it had started if it did not come to a good end, give the lease
-back, say what came of it. What leaves here is what the body raised, or a Failure that Dagster does not retry.
+Watch for the run's end, attach to the run's lease or wait for the lock, check the previous lease, run the body; then
+disarm the interrupt, end leftover child processes if the body failed, release the lease, report the result. Raises what
+the body raised, or a Failure that Dagster does not retry.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dagster_lockstead import acquiring, compat, errors, held_leases, names, tem
 from dagster_lockstead.aborting import Abort
 from dagster_lockstead.closing import closed_with
 from dagster_lockstead.frames import bears_interrupts
+from dagster_lockstead.reporting import Reporter
 from dagster_lockstead.resource import LockResource
 from dagster_lockstead.spec import NOTHING, LockSpec
-from dagster_lockstead.telling import Teller
 from dagster_lockstead.working import Section
 from lockstead import Lease, Lock
 from lockstead.wrapping.locks import store_of
@@ -26,21 +26,21 @@ from lockstead.wrapping.locks import store_of
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A body that works: under which lease, and by what it is told to end. abort is None where nothing interrupts."""
+    """The lease of a running body, and the `Abort` that interrupts it; None outside of steps."""
 
     lease: Lease
     abort: Abort | None = None
 
     def has_to_end(self) -> bool:
-        """Whether the body must not go on."""
+        """Return whether the body must end."""
         return not self.lease.is_held or (self.abort is not None and self.abort.why is not None)
 
 
 @contextmanager
 def held(context: Any, resource: LockResource, spec: LockSpec) -> Iterator[Lease]:
-    """Hold the lock for a block, whose value is the lease; in a step, a sensor, or anywhere else.
+    """Hold the lock for a block and yield the lease; in a step, a sensor, or anywhere else.
 
-    Outside of a step nothing is interrupted, no process ended and no signal touched: LeaseLost at the end of the block.
+    Outside of a step the body is not interrupted and no process ended: LeaseLost is raised at the end of the block.
     """
     step = compat.step_of(context)
     if step is None:
@@ -48,7 +48,7 @@ def held(context: Any, resource: LockResource, spec: LockSpec) -> Iterator[Lease
             yield entry.lease
         return
     section = entered(context, resource, spec)
-    # of a generator it may be held while an I/O manager works on what was yielded
+    # in a generator the section is open while an I/O manager handles an output
     with closed_with(step, section.gen), section as entry:
         yield entry.lease
 
@@ -102,9 +102,9 @@ def entered(
                 raise errors.lost(above.lost_error())
             return
     with ExitStack() as stack:
-        teller = Teller(step)
-        stack.callback(teller.close)
-        section = Section(step, teller, lock, spec)
+        reporter = Reporter(step)
+        stack.callback(reporter.close)
+        section = Section(step, reporter, lock, spec)
         section.check_wanted()
         stack.enter_context(section.watched())
         stack.callback(section.settle)

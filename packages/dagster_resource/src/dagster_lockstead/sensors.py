@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster
 
 from dagster_lockstead import names
+from dagster_lockstead.resources import resource_in
 from dagster_lockstead.spec import LockSpec, refuse_template
-from dagster_lockstead.words import resource_in
 from lockstead.renewal import default_renew_every
 from lockstead.supervise import processes
 from lockstead.wrapping.messages import is_held

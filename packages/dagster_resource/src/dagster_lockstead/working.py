@@ -1,4 +1,4 @@
-"""What becomes of one section of a step, from the wait for its lock to the verdict on its body."""
+"""One section of a step, from the wait for its lock to the result of its body."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from lockstead.supervise.child_processes import ChildProcesses
 from lockstead.wrapping.acquiring import draw_token, give_back, marked, take_back_granted
 
 if TYPE_CHECKING:
+    from dagster_lockstead.reporting import Reporter
     from dagster_lockstead.spec import LockSpec
-    from dagster_lockstead.telling import Teller
 
 OTHERS: Final = 600.0
-"""Seconds for which the end of a section waits for other threads that work under its lease."""
+"""Seconds for which the end of a section waits for other threads under its lease."""
 
 TURN: Final = 0.02
-"""Seconds between two looks at them."""
+"""Seconds between two checks for these threads."""
 
 
 class Section:
-    """One section of a step, from the wait to the verdict."""
+    """One section of a step. Used once."""
 
-    def __init__(self, step: Any, teller: Teller, lock: Lock, spec: LockSpec) -> None:
+    def __init__(self, step: Any, reporter: Reporter, lock: Lock, spec: LockSpec) -> None:
         self._step = step
-        self._teller = teller
+        self._reporter = reporter
         self._lock = marked(lock)
         self._spec = spec
         self._lease: Lease | None = None
@@ -45,7 +45,7 @@ class Section:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Watch whether the run is wanted still: who waits for a run that is over must not get the lock."""
+        """Abort if the run ends meanwhile: a run that has ended must not get the lock."""
         watch = Watch(self._step.instance, self._step.run_id, gone=self._abort.now)
         watch.start()
         try:
@@ -54,23 +54,23 @@ class Section:
             watch.stop()
 
     def check_wanted(self) -> None:
-        """Raise a Failure if this is another attempt, and somebody has asked for the end of the run meanwhile.
+        """Raise a Failure if this is a retry and the run is being terminated.
 
-        Dagster tries a step again that was ended by hand, as if it had failed by itself.
+        Dagster retries a step that was terminated as if it had failed by itself.
         """
         if self._step.previous_attempt_count and is_ending(self._step.instance, self._step.run_id):
             self._abort.now(f"the run {self._step.run_id} is to end, and the step is not tried again")
             raise self._failure_now()
 
     def acquire(self, run_key: held_leases.RunKey, timeout: float | None, *, is_whole: bool) -> Lease:
-        """Wait for the lock, or find the run's lease."""
+        """Wait for the lock, or attach to the run's lease."""
         began_at = time.monotonic()
-        beside = self._beside(run_key) if timeout is None else None
-        within = timeout if beside is None else nesting.LIMIT
+        other_lock = self._other_lock(run_key) if timeout is None else None
+        within = timeout if other_lock is None else nesting.LIMIT
         try:
             with self._abort:
                 # noted at once: what is raised from here on finds it
-                self._lease = acquiring.acquire(self._lock, within, self._step, self._teller, beside=beside)
+                self._lease = acquiring.acquire(self._lock, within, self._step, self._reporter, other_lock=other_lock)
         except BaseException as error:
             if self._lease is None and not isinstance(error, Exception):
                 take_back_granted(self._lock, acquiring.LOG)
@@ -84,21 +84,21 @@ class Section:
         if self._abort.why is not None:
             raise self._failure_now()
         if not lease.is_member:
-            acquiring.judged(self._lock, lease, self._spec, self._teller)
+            acquiring.judged(self._lock, lease, self._spec, self._reporter)
         if is_whole:
             draw_token(lease, acquiring.LOG)
-            self._teller.acquired(lease, time.monotonic() - began_at)
+            self._reporter.acquired(lease, time.monotonic() - began_at)
         return lease
 
-    def _beside(self, run_key: held_leases.RunKey) -> str | None:
-        """Say what is held already, on another key; None if nothing is."""
+    def _other_lock(self, run_key: held_leases.RunKey) -> str | None:
+        """Return a description of another lock that is held; None if there is none."""
         other = held_leases.other_held(run_key)
         if other is not None:
             return f"{other.key!r} is held by this {'run' if other.attempt is None else 'step'}"
         return "the run holds another lock" if _is_leased(self._step) else None
 
     def guest(self, lease: Lease) -> Lease:
-        """Work under the lease that the run holds in this very process."""
+        """Use the lease that the run holds in this process."""
         self._lease, self._is_guest = lease, True
         if not lease.is_held:
             raise errors.lost(_loss(lease))
@@ -124,7 +124,7 @@ class Section:
                 if not self._has_begun:
                     self.settle()
                 elif not self._is_guest and held.has_others and lease.is_held:
-                    self._teller.warn(f"{lease.key!r} is left to its ttl: another thread works under it still")
+                    self._reporter.warn(f"{lease.key!r} is left to its ttl: another thread works under it still")
                     with suppress(LeaseLost, StoreError):
                         lease.detach()
 
@@ -200,7 +200,7 @@ class Section:
 
     def _say_lost(self, lease: Lease) -> None:
         if lease.lost_reason is not None:
-            self._teller.lost(lease, _loss(lease))
+            self._reporter.lost(lease, _loss(lease))
 
     def _failure_now(self) -> errors.LockFailure:
         lease = self._lease

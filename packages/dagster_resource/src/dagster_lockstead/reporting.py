@@ -1,9 +1,8 @@
-"""What a step tells of its lock: engine events, the metadata of what it yields, log lines.
+"""Reports of a step on its lock: engine events, metadata of its outputs, log lines.
 
-Events are written by a thread at the side, for a database that hangs must hold up no section and no release; the thread
-ends with what it was given to write. Only the end of the step, or of the run, waits for it a moment: what is told of
-a lock is written before the step's own end is, after which its process may be gone. An instance in memory hangs never,
-and of two threads that write to it at once one fails: there who tells writes.
+A background thread writes the events, so a hanging database delays neither section nor release. The end of the step or
+run waits up to `JOIN` seconds for the thread, because the process may exit then. For an ephemeral instance the caller
+writes: it cannot hang, and it does not support two writing threads.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ if TYPE_CHECKING:
     from lockstead import Lease, LeaseLost, LockInfo
 
 JOIN: Final = 2.0
-"""Seconds for which the end of a step, or of a run, waits until what was told of its locks is written."""
+"""Seconds for which the end of a step or run waits until the events of its locks are written."""
 
 
-class Teller:
-    """Tells of one section, of a step or of a whole run. After `close` nothing more is told.
+class Reporter:
+    """Reports on one section, of a step or of a whole run. Not used after `close`.
 
-    Of a step what is told may be written after `close`, and before the step's end is.
+    Events of a step may be written after `close`, but before the step's end is.
     """
 
     def __init__(self, step: Any) -> None:
@@ -39,42 +38,41 @@ class Teller:
         self._thread: threading.Thread | None = None
 
     def waiting(self, key: str, held: LockInfo | None) -> None:
-        """Tell that the step waits for a lock; held: for whom, None if nobody knows."""
+        """Report that the step waits for a lock. held: the holder, None if unknown."""
         said: dict[str, Any] = {names.KEY: key}
         if held is not None:
             said |= _of_holder(held)
         message = f"{names.WAITING}: {is_held(key, held)}"
-        # for who looks at a terminal: the step's log would show it, too, but hangs where its database does
+        # for readers of a terminal: the step's log would hang with its database
         _log().warning("%s run %s: %s", time.strftime("%Y-%m-%d %H:%M:%S %z"), self._step.run_id, message)
         self._tell(message, said)
 
     def acquired(self, lease: Lease, waited: float) -> None:
-        """Tell that the step holds a lock, after so many seconds."""
+        """Report that the step acquired a lock. waited: seconds."""
         said = {**metadata(lease), names.WAITED: round(waited, 3)}
         token = "" if lease.token is None else f" with token {lease.token}"
         whole = "" if self._step_key is not None else " for the whole run"
         self._tell(f"{names.ACQUIRED}: {lease.key!r}{token}{whole} after {waited:.1f} s", said)
 
     def released(self, lease: Lease) -> None:
-        """Tell that the lock was given back."""
+        """Report that the lock was released."""
         self._tell(f"{names.RELEASED}: {lease.key!r}", metadata(lease))
 
     def lost(self, lease: Lease, error: LeaseLost) -> None:
-        """Tell that the step lost its lease."""
+        """Report that the step lost its lease."""
         self._tell(f"{names.LOST}: {error}", {**metadata(lease), names.REASON: error.reason.value})
 
     def warn(self, message: str) -> None:
         """Write a warning among the run's log lines.
 
-        Not by the step's log: a handler holds its lock while it writes to the database, which asks for the lock of
-        `logging`, and a thread that configures `logging`, as Dagster does for each execution, asks for both the other
-        way around.
+        Not by the step's log, which can deadlock: its handler takes its own lock and then the lock of `logging`; a
+        thread that configures `logging`, as each execution of Dagster does, takes them in the opposite order.
         """
         _log().warning("run %s: %s", self._step.run_id, message)
         self._put((message, None))
 
     def close(self) -> None:
-        """Let the thread end with what it has to write; of a run, wait a moment for it."""
+        """Let the thread end after the last event; for a run, wait up to `JOIN` seconds for it."""
         if self._thread is None:
             return
         self._waiting.put(None)
@@ -82,7 +80,7 @@ class Teller:
         if self._step_key is None:
             thread.join(JOIN)
         else:
-            _BeforeTheEnd.of(self._step).add(thread)
+            _EndOfStep.of(self._step).add(thread)
 
     def _tell(self, message: str, said: dict[str, Any]) -> None:
         self._put((message, said))
@@ -92,11 +90,11 @@ class Teller:
             self._write_one(*one)
             return
         if self._thread is None:
-            thread = threading.Thread(target=self._write, name="lockstead-telling", daemon=True)
+            thread = threading.Thread(target=self._write, name="lockstead-reporting", daemon=True)
             try:
                 thread.start()
-            except RuntimeError as error:  # no more threads can be had
-                _log().warning("not told to Dagster: %s: %s", error, one[0])
+            except RuntimeError as error:  # no thread can be started
+                _log().warning("cannot report to Dagster: %s: %s", error, one[0])
                 return
             self._thread = thread
         self._waiting.put(one)
@@ -111,8 +109,8 @@ class Teller:
                 self._step.instance.handle_new_event(self._line(message))
             else:
                 self._report(message, said)
-        except Exception as error:  # noqa: BLE001 - what cannot be written holds nobody up
-            _log().warning("not told to Dagster: %s: %s", type(error).__name__, error)
+        except Exception as error:  # noqa: BLE001 - a failure of Dagster must not end the section
+            _log().warning("cannot report to Dagster: %s: %s", type(error).__name__, error)
 
     def _line(self, message: str) -> dagster.EventLogEntry:
         run = self._step.dagster_run
@@ -140,8 +138,8 @@ class Teller:
         )
 
 
-class _BeforeTheEnd(logging.Handler):
-    """Waits, as the end of a step is about to be written, until what was told of its locks is. A step's log has one."""
+class _EndOfStep(logging.Handler):
+    """Log handler of a step that waits, before the step's end is written, until the events of its locks are."""
 
     def __init__(self, step: Any) -> None:
         super().__init__()
@@ -150,7 +148,7 @@ class _BeforeTheEnd(logging.Handler):
 
     @classmethod
     def of(cls, step: Any) -> Self:
-        """Return that of a step."""
+        """Return the handler of a step, added if there is none."""
         with _LOCK:
             found = cls.there(step)
             if found is None:
@@ -160,22 +158,22 @@ class _BeforeTheEnd(logging.Handler):
 
     @classmethod
     def there(cls, step: Any) -> Self | None:
-        """Return that of a step, if there is one."""
+        """Return the handler of a step; None if there is none."""
         return next((one for one in step.log.handlers if isinstance(one, cls)), None)
 
     def add(self, thread: threading.Thread) -> None:
-        """Wait for this one, too."""
+        """Wait for this thread, too."""
         with _LOCK:
             self._threads = [*(one for one in self._threads if one.is_alive()), thread]
 
     def wait(self) -> None:
-        """Wait for all of them, `JOIN` seconds at most."""
+        """Wait for all threads, `JOIN` seconds at most."""
         ends_at = time.monotonic() + JOIN
         for thread in self._threads:
             thread.join(max(0.0, ends_at - time.monotonic()))
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Look at an event. Without the handler's lock: who is waited for may write to the same log."""
+        """Handle an event without the handler's lock: the awaited threads may write to the same log."""
         event = getattr(record, compat.EVENT, None)
         if event is not None and compat.ends_step(event, self._step_key):
             self.wait()
@@ -186,14 +184,14 @@ _LOCK: Final = threading.Lock()
 
 
 def wait_until_written(step: Any) -> None:
-    """Wait a moment until what was told of a step's locks is written: for who ends a section as the step ends."""
-    found = _BeforeTheEnd.there(step)
+    """Wait, `JOIN` seconds at most, until the events of a step's locks are written."""
+    found = _EndOfStep.there(step)
     if found is not None:
         found.wait()
 
 
 def _of_holder(held: LockInfo) -> dict[str, Any]:
-    """Say of a holder what its record says; of a step or a run of Dagster's with a link to the run."""
+    """Return a holder's record as metadata, with a link to the run if a step or run of Dagster holds it."""
     run_id = names.run_of(held.owner)
     known = {
         names.HELD_BY: held.owner,
@@ -207,7 +205,7 @@ def _of_holder(held: LockInfo) -> dict[str, Any]:
 
 
 def metadata(lease: Lease) -> dict[str, Any]:
-    """Return key, holder and, if one was drawn, token of a lease, as metadata."""
+    """Return key, holder and, if drawn, token of a lease as metadata."""
     said: dict[str, Any] = {names.KEY: lease.key, names.HOLDER: lease.holder}
     if lease.token is not None:
         said[names.TOKEN] = lease.token
@@ -215,7 +213,7 @@ def metadata(lease: Lease) -> dict[str, Any]:
 
 
 def marked(event: Any, lease: Lease) -> Any:
-    """Return an event of a body with the lock's key and token in its metadata; any other event as it is."""
+    """Return an output event with the lock's key and token in its metadata; any other event unchanged."""
     said = {name: value for name, value in metadata(lease).items() if name != names.HOLDER}
     if isinstance(event, dagster.Output | dagster.AssetMaterialization):
         return event.with_metadata({**(event.metadata or {}), **said})

@@ -1,4 +1,4 @@
-"""Which resource of the definitions a name means."""
+"""Finding the lock resource of a name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def resource_in(resources: Any, name: str) -> LockResource:
-    """Return the resource of locks that stands under a name. TypeError, with one line, if something else does."""
+    """Return the LockResource of a name. TypeError if the resource is of another type."""
     from dagster_lockstead.resource import LockResource
 
     found = getattr(resources, name)

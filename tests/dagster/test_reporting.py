@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 import lockstead
-from dagster_lockstead import LockResource, locked, telling
+from dagster_lockstead import LockResource, locked, reporting
 from tests.dagster.runs import apart, in_process, job_with
 from tests.dagster.taking import Beside, Place, held_by_another, taken_away, until
 
@@ -95,7 +95,7 @@ def test_a_section_ends_before_its_event_is_written_and_its_step_after_it(
 ) -> None:
     is_over = threading.Event()
     seen: list[list[str]] = []
-    monkeypatch.setattr(telling, "JOIN", 60.0)
+    monkeypatch.setattr(reporting, "JOIN", 60.0)
     slowly(instance, monkeypatch, is_over)
 
     @locked("k")
@@ -157,21 +157,21 @@ def test_sections_in_several_threads_of_a_step_have_one_that_waits_for_their_eve
         step = context.get_step_execution_context()
 
         def tell(number: int) -> None:
-            teller = telling.Teller(step)
-            teller.waiting(f"k{number}", None)
+            reporter = reporting.Reporter(step)
+            reporter.waiting(f"k{number}", None)
             crossing.wait()
-            teller.close()
+            reporter.close()
 
         with Beside(lambda: tell(1)), Beside(lambda: tell(2)), Beside(lambda: tell(3)):
             tell(0)
-        seen.append(sum(isinstance(one, telling._BeforeTheEnd) for one in step.log.handlers))
+        seen.append(sum(isinstance(one, reporting._EndOfStep) for one in step.log.handlers))
 
     result = in_process(job_with(shares, {"lock": LockResource(store=place.url)}), instance=instance)
     assert result.success
     assert seen == [1]
     order = told(instance, result.run_id)
     assert [one for one in order if one in ("waiting", "STEP_SUCCESS")] == ["waiting"] * 4 + ["STEP_SUCCESS"]
-    until(lambda: not [one for one in threading.enumerate() if one.name == "lockstead-telling"], "all is told", 10)
+    until(lambda: not [one for one in threading.enumerate() if one.name == "lockstead-reporting"], "all is told", 10)
 
 
 def test_a_warning_is_written_while_somebody_configures_logging(place: Place, instance: dg.DagsterInstance) -> None:
@@ -179,17 +179,17 @@ def test_a_warning_is_written_while_somebody_configures_logging(place: Place, in
 
     @dg.op
     def warns(context: dg.OpExecutionContext) -> None:
-        teller = telling.Teller(context.get_step_execution_context())
+        reporter = reporting.Reporter(context.get_step_execution_context())
         handlers = [found for one in logging._handlerList if (found := one()) is not None and found.lock is not None]
         for handler in handlers:
             handler.acquire()
         try:
-            teller.warn("mind the gap")
+            reporter.warn("mind the gap")
             until(lambda: "mind the gap" in [one.user_message for one in instance.all_logs(context.run_id)], "told", 20)
         finally:
             for handler in handlers:
                 handler.release()
-            teller.close()
+            reporter.close()
 
     result = in_process(job_with(warns, {}), instance=instance)
     assert result.success
