@@ -12,7 +12,7 @@ UNAVAILABLE = 69
 
 
 def main() -> None:
-    """Run the command, or exit with one line that says what to install."""
+    """Run the command, or exit with a message that names the extra to install."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         sys.stderr.write(f"lockstead: the command line needs {' and '.join(missing)}: pip install 'lockstead[cli]'\n")

@@ -1,4 +1,4 @@
-"""What `lockstead acquire` does: take a lock, stop keeping it, hand out its ticket, or leave nothing.
+"""The command `lockstead acquire`: acquire a lock, print its ticket, and stop renewing the lease.
 
 Exit code 0 means that the lock is held and its ticket was printed; otherwise the lock is released.
 """
@@ -33,8 +33,8 @@ Examples:
   lockstead acquire --json --timeout 0 sqlite:///locks.db#nightly
 
 \b
-Nobody renews the lease: 'lockstead renew' does so once, within the ttl;
-'lockstead release' gives it back.
+The lease is not renewed automatically: run 'lockstead renew' within the ttl,
+and 'lockstead release' at the end.
 
 \b
 Exit codes: 0 the lock is held and its ticket was printed, or
@@ -60,7 +60,7 @@ def acquire(
     verbose: bool,
     json: bool,
 ) -> int:
-    """Take the lock at URL for several steps; print the ticket that names the lease."""
+    """Acquire the lock at URL for several steps; print the ticket that names the lease."""
     named = parse_lock_url(url)
     wanted = settings_of(named, {"ttl": ttl, "purpose": purpose, "owner": owner}, labels)
     wanted.setdefault("ttl", TTL)
@@ -74,13 +74,13 @@ def acquire(
         listener = ProgressListener(verbose=verbose, on_granted=signals.granted)
         with Client(urls.open_store(named.store), listener=listener) as client:
             lease = client.lock(named.key, **wanted)._acquire(limit, began=began)
-            _hand_out(client, lease, signals, json=json)
+            _print_ticket(client, lease, signals, json=json)
             warn_of_unclean(lease.key, lease.previous_lease)
             warn_of_place(client)
     return Exit.OK
 
 
-def _hand_out(client: Client, lease: Lease, signals: Signals, *, json: bool) -> None:
+def _print_ticket(client: Client, lease: Lease, signals: Signals, *, json: bool) -> None:
     from lockstead.protocol.commands import TokenSource
 
     try:
@@ -89,7 +89,7 @@ def _hand_out(client: Client, lease: Lease, signals: Signals, *, json: bool) -> 
         time_left = lease.time_left
         renew_before = instant(time.time() + time_left)
         ticket = lease._ticket()
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "ticket": str(ticket),
             "key": ticket.key,
             "store": ticket.store,
@@ -104,9 +104,9 @@ def _hand_out(client: Client, lease: Lease, signals: Signals, *, json: bool) -> 
         lease.check()
         _unless_ended(signals)
         if json:
-            out_json(told)
+            out_json(fields)
         else:
-            out(told["ticket"])
+            out(fields["ticket"])
             say(f"{ticket.key!r} is held; renew it before {renew_before}, or release it")
         # a caller that sees the exit code of a signal assumes that the lock is not held, ticket or not
         _unless_ended(signals)
@@ -123,7 +123,7 @@ def _unless_ended(signals: Signals) -> None:
 
 
 def _give_back(lease: Lease) -> None:
-    """Release what nobody has worked under, so that the next holder is told what this one was."""
+    """Release the lease as unused, so that the next holder sees the same previous lease."""
     try:
         lease.release(unused=True)
     except StoreError as error:

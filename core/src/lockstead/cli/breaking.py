@@ -1,4 +1,4 @@
-"""What `lockstead break` does: show who holds a lock, ask, and break exactly that lease and no later one."""
+"""The command `lockstead break`: show the holder of a lock, ask, and break that lease and no later one."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def break_lease(url: str, reason: str, by: str | None, now: bool, yes: bool, jso
         raise click.UsageError("standard input is not a terminal, so there is no one to confirm: add --yes")
     with opened(named.store) as client:
         lock = client.lock(named.key, **named.settings)
-        held = _looked_at(client, lock, now=now)
+        held = _holder(client, lock, now=now)
         warn_of_place(client)
         if held is not None and not (yes and json):
             click.echo(in_full(lock.key, held, time.time(), colours=wants_colours(sys.stderr)), err=True)
         if held is not None and not yes:
-            _ask(now=now)
+            _confirm(now=now)
         by = by or registry.person()
         broken = None
         if held is not None:
@@ -71,12 +71,12 @@ def break_lease(url: str, reason: str, by: str | None, now: bool, yes: bool, jso
         if not json:
             out(_revoked_before(lock.key, held, by, reason))
             return Exit.OK
-    _tell(lock.key, broken, reason, by, json=json)
+    _print_result(lock.key, broken, reason, by, json=json)
     return Exit.OK
 
 
-def _looked_at(client: Client, lock: Lock, *, now: bool) -> LockInfo | None:
-    """Look who holds it. A damaged record shows nobody, but can be removed."""
+def _holder(client: Client, lock: Lock, *, now: bool) -> LockInfo | None:
+    """Return the holder. With `now`, a damaged record is returned, too: it can be removed."""
     try:
         return lock.inspect()
     except StoreRefused:
@@ -88,24 +88,24 @@ def _looked_at(client: Client, lock: Lock, *, now: bool) -> LockInfo | None:
         return found[0]
 
 
-def _ask(*, now: bool) -> None:
+def _confirm(*, now: bool) -> None:
     question = "Remove this lease at once?" if now else "Revoke this lease?"
     if not click.confirm(question, err=True):
         raise Failed(Exit.NOT_ACQUIRED, "nothing was broken")
 
 
 def _refuse_other(lock: Lock) -> None:
-    """Raise if the key is somebody else's by now: nobody was shown that lease."""
+    """Raise Failed if another lease holds the key by now: the user did not see that one."""
     held = lock.inspect()
     if held is not None:
         raise Failed(Exit.NOT_ACQUIRED, f"{lock.key!r} has passed to {held.owner!r} meanwhile; nothing was broken")
 
 
-def _tell(key: str, broken: BreakResult | None, reason: str, by: str, *, json: bool) -> None:
+def _print_result(key: str, broken: BreakResult | None, reason: str, by: str, *, json: bool) -> None:
     if json:
         from lockstead.cli.format import facts
 
-        told = {
+        fields = {
             "key": key,
             "broken": broken is not None,
             "removed": broken is not None and broken.removed,
@@ -115,11 +115,11 @@ def _tell(key: str, broken: BreakResult | None, reason: str, by: str, *, json: b
             "overlap_until": None if broken is None else instant(broken.overlap_until_epoch),
             "was": None if broken is None else facts(key, broken.was, time.time()),
         }
-        out_json(told)
+        out_json(fields)
     elif broken is None:
         say(f"{key!r} is free: nothing to break")
     else:
-        out(_in_words(key, broken))
+        out(_message(key, broken))
 
 
 def _revoked_before(key: str, held: LockInfo, by: str, reason: str) -> str:
@@ -133,7 +133,7 @@ def _revoked_before(key: str, held: LockInfo, by: str, reason: str) -> str:
     )
 
 
-def _in_words(key: str, broken: BreakResult) -> str:
+def _message(key: str, broken: BreakResult) -> str:
     if broken.max_overlap == 0:
         return f"{key} is removed: its lease had expired, and the lock is free"
     until = instant(broken.overlap_until_epoch)

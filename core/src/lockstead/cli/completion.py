@@ -1,4 +1,4 @@
-"""What `lockstead completion` prints: click's own script for a shell."""
+"""The command `lockstead completion`: print click's completion script for a shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the command ends: which exit code stands for what, and the one line that says why.
+"""Exit codes of the command, and the message for each failure.
 
 The numbers are those of sysexits.h, so that a script can tell a busy lock (75, try again) from a lost one (76).
 """
@@ -16,7 +16,7 @@ from lockstead.errors import LeaseLost, NotAcquired, StoreError
 
 
 class Exit(IntEnum):
-    """The exit codes that are ours; every other one is the command's."""
+    """The exit codes of lockstead; `run` passes on those of its command."""
 
     OK = 0
     USAGE = 64
@@ -32,7 +32,7 @@ class Exit(IntEnum):
 
 
 class Failed(Exception):  # noqa: N818
-    """Ends the command with a line and a code; the line is empty if everything was said."""
+    """Ends the command with a message and a code. An empty message prints nothing."""
 
     def __init__(self, code: int, line: str = "") -> None:
         super().__init__(line)
@@ -40,13 +40,13 @@ class Failed(Exception):  # noqa: N818
 
 
 def of_status(status: int) -> int:
-    """Return the exit code for what waitpid said of the command: its own, or 128 + n for signal n."""
+    """Return the exit code for a status from waitpid: the command's own, or 128 + n for signal n."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else Exit.SIGNALLED - code
 
 
 def judged(error: BaseException) -> tuple[int, str]:
-    """Return the exit code and the line for whatever was raised. The text of an unknown failure may hold a secret."""
+    """Return exit code and message for an exception. The text of an unknown one is left out: it may hold a secret."""
     match error:
         case Failed():
             return error.code, str(error)
@@ -68,7 +68,7 @@ def judged(error: BaseException) -> tuple[int, str]:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether a wrong argument was found by lockstead itself, whose messages are made to be read."""
+    """Whether lockstead's own code raised the error, so that its message is meant for users."""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and f"{os.sep}lockstead{os.sep}" in frames[-1].filename
 
@@ -79,7 +79,7 @@ def _place(error: BaseException) -> str:
 
 
 def say(line: str) -> None:
-    """Write one line to standard error; its reader may be gone."""
+    """Write one line to standard error; ignore a closed pipe."""
     try:
         sys.stderr.write(f"lockstead: {plain(line)}\n")
         sys.stderr.flush()
@@ -88,5 +88,5 @@ def say(line: str) -> None:
 
 
 def plain(text: str) -> str:
-    """Return a text without what a terminal would obey, and in one line."""
+    """Return a text in one line and without control characters."""
     return "".join(character if character.isprintable() else " " for character in text)

@@ -1,7 +1,7 @@
-"""How a lock and an audit entry are shown: the keys of the JSON, and the words for people.
+"""Output formats of locks and audit entries: the keys of the JSON, and the text for people.
 
-The keys are promised in docs/command-line.md. Every word of a record is somebody else's, and is written so that no
-terminal obeys it. Instants are of the writers' wall clocks, compared with this machine's for people only.
+docs/command-line.md documents the keys. Texts of a record are untrusted and written without control characters.
+Instants are from the writers' wall clocks, and are compared with this machine's clock for display only.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from lockstead.views import AuditEntry, Contender, LockInfo
 
 TAKEABLE: Final = ("free", "expired")
-"""States in which who asks next gets the lock."""
+"""States in which the lock can be acquired."""
 
 URGENT: Final = ("overdue", "unreadable")
-"""States that somebody should look at; a list begins with them."""
+"""States that need attention; a list begins with them."""
 
 FOREIGN: Final = "another program's lock"
 
@@ -34,7 +34,7 @@ FACTS: Final = (
 
 
 def state_of(held: LockInfo | None, now: float) -> str:
-    """Return the one word for a lock. now is seconds since the epoch."""
+    """Return the state of a lock. now: seconds since the epoch."""
     if held is None:
         return "free"
     if held.decode_error is not None:
@@ -54,7 +54,7 @@ def held_for(held: LockInfo, now: float) -> float | None:
 
 
 def time_left(held: LockInfo, now: float) -> float | None:
-    """Return the seconds until its time is up if nobody renews it: by the store's clock where that tells."""
+    """Return the seconds until the lease expires unless it is renewed, by the store's clock if that is known."""
     if held.ttl is not None and held.age is not None:
         return max(0.0, held.ttl - held.age)
     expires = expires_epoch(held, now)
@@ -69,7 +69,7 @@ def expires_epoch(held: LockInfo, now: float) -> float | None:
 
 
 def overdue_for(held: LockInfo, now: float) -> float | None:
-    """Return for how many seconds the work has been overdue; None if it is not, or its holder did not say."""
+    """Return the seconds since the work became overdue; None if it is not, or gave no expected duration."""
     return None if held.alert_epoch is None or now < held.alert_epoch else now - held.alert_epoch
 
 
@@ -150,7 +150,7 @@ def entry_facts(entry: AuditEntry) -> dict[str, Any]:
 
 
 def headline(key: str, held: LockInfo | None, now: float) -> str:
-    """Say in one line how it stands."""
+    """Return the state of a lock in one line."""
     owner = "" if held is None else plain(held.owner or held.holder) or "an unknown holder"
     match state_of(held, now):
         case "free":
@@ -170,7 +170,7 @@ def headline(key: str, held: LockInfo | None, now: float) -> str:
 
 
 def details(held: LockInfo, now: float) -> Iterator[tuple[str, str]]:
-    """Yield what else is to be said, as names and values of one line each."""
+    """Yield the other fields of a lock as pairs of name and text."""
     overdue, left = overdue_for(held, now), time_left(held, now)
     revoked = None if held.revoked_by is None else f"by {held.revoked_by}: {held.revoke_reason}"
     unless = "" if held.revoked_by is not None else " unless it is renewed"
@@ -227,7 +227,7 @@ def _ago(duration: float | None) -> str | None:
 
 
 def _with(epoch: float | None, words: str | None) -> str | None:
-    """Put an instant and what it means beside each other; either may be unknown."""
+    """Return an instant followed by its explanation; either may be unknown."""
     at = second(epoch)
     return f"{at} ({words})" if at and words else at or words
 
@@ -259,7 +259,7 @@ def lock_row(held: LockInfo, now: float) -> list[str]:
 
 LOCK_HEADS: Final = ("KEY", "STATE", "OWNER", "HELD FOR", "LEFT", "TOKEN", "PURPOSE")
 LOCK_WORDS: Final = ("OWNER", "PURPOSE")
-"""What people wrote, which may be long."""
+"""Columns of free text, which may be long."""
 
 
 def entry_row(entry: AuditEntry) -> list[str]:

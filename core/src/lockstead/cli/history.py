@@ -1,4 +1,4 @@
-"""What `lockstead history` shows: who broke which lease, the newest last."""
+"""The command `lockstead history`: show who broke which lease, the newest last."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Exit codes: 0 shown, or
 def history(url: str, json: bool) -> int:
     """Show who broke which lease, when and why.
 
-    URL is a store's; with '#key' behind it, only what befell that lock is shown.
+    URL is a store's; with '#key' at its end, only the entries of that lock are shown.
     """
     place = store_at(url)
     with opened(place.store) as client:

@@ -1,4 +1,4 @@
-"""What `lockstead inspect` shows of one lock."""
+"""The command `lockstead inspect`: show one lock."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _waiting(lock: Lock) -> list[Contender] | None:
 
 
 def in_full(key: str, held: LockInfo | None, now: float, waiting: Sequence[Contender] = (), *, colours: bool) -> str:
-    """Return all that is known of a lock, in lines for people."""
+    """Return all fields of a lock as lines of text."""
     from lockstead.cli.format import URGENT, details, headline, queue, state_of
 
     first = headline(key, held, now)

@@ -1,4 +1,4 @@
-"""What `lockstead list` shows of a store: what somebody should look at first, then by name."""
+"""The command `lockstead list`: show the locks of a store, urgent ones first, then by name."""
 
 from __future__ import annotations
 

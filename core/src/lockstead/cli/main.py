@@ -1,7 +1,7 @@
-"""What the command `lockstead` is made of, and turns whatever happens into one line and an exit code.
+"""The command `lockstead`: its subcommands, and the message and exit code of each failure.
 
 A subcommand is a `click.Command` in a file of its own, which returns its exit code or raises. It is imported when it is
-called: what `lockstead --help` says of it stands here.
+called, so its line of `lockstead --help` is here.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from lockstead.cli.output import out_json
 
 COMMANDS: Final = {
     "acquire": ("acquire:acquire", "Acquire a lock for several steps; print its ticket."),
-    "bench": ("bench.command:bench", "Measure what a lock costs on a store, beside its floor."),
+    "bench": ("bench.command:bench", "Measure what a lock costs on a store, compared with the bare requests."),
     "break": (
         "breaking:break_lease",
         "Revoke the lease on a lock, or remove it at once.",
     ),
-    "completion": ("completion:completion", "Print what makes a shell complete `lockstead`."),
-    "doctor": ("doctor.command:doctor", "Examine a store in place; name each thing wrong with it."),
+    "completion": ("completion:completion", "Print the script that completes `lockstead` in a shell."),
+    "doctor": ("doctor.command:doctor", "Examine a store in place; report each problem."),
     "history": ("history:history", "Show who broke which lease, when and why."),
     "inspect": ("inspect:inspect", "Show who holds a lock, since when, why, until when."),
     "list": ("listing:list_locks", "Show every lock of a store, overdue ones first."),
@@ -39,7 +39,7 @@ COMMANDS: Final = {
     "run": ("run:run", "Hold a lock while a command runs."),
     "wait": ("wait:wait", "Wait until a lock is free; never acquires it."),
 }
-"""The subcommands: where each stands below `lockstead.cli` (module:name), and its line in the help."""
+"""The subcommands: place below `lockstead.cli` (module:name), and line in the help."""
 
 
 EPILOG: Final = """\b
@@ -54,19 +54,19 @@ Examples:
 """
 
 
-NOT_TOLD: Final = (Exit.OUTPUT, Exit.SIGNALLED + 13)
-"""Ends of which standard output is told nothing: nobody reads it."""
+NOT_PRINTED: Final = (Exit.OUTPUT, Exit.SIGNALLED + 13)
+"""Exit codes that are not printed as JSON: standard output cannot be written."""
 
 
 class LazyCommand(click.Command):
-    """Stands for a subcommand that is not imported yet."""
+    """A subcommand that is imported when it is called."""
 
     def __init__(self, name: str, place: str, line: str) -> None:
         super().__init__(name, help=line)
         self.place = place
 
     def load(self) -> click.Command:
-        """Import the command itself. What client libraries log is shown with --debug only: a failure is one line."""
+        """Import the command. Logs of client libraries are shown with --debug only."""
         if not logging.root.handlers:
             logging.root.addHandler(logging.NullHandler())
         module, _, name = self.place.partition(":")
@@ -75,12 +75,12 @@ class LazyCommand(click.Command):
 
 
 class Commands(click.Group):
-    """Imports the one subcommand that is called."""
+    """The group of subcommands; imports only the one that is called."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the subcommand that is called, as it is."""
+        """Return the subcommand that is called, imported."""
         name, found, rest = super().resolve_command(ctx, args)
         return name, found.load() if isinstance(found, LazyCommand) else found, rest
 
@@ -106,20 +106,20 @@ for _name, (_place, _line) in COMMANDS.items():
 
 
 def call(arguments: Sequence[str]) -> int:
-    """Carry out one command line; give its exit code. No failure leaves as a traceback, but with --debug."""
+    """Run one command line and return its exit code. Tracebacks are printed with --debug only."""
     words = list(arguments) or ["--help"]
     try:
-        # click's own way, which the oldest supported one lacks, is an error whose text would be put into one line
+        # click's no_args_is_help raises an error, whose text would be put into one line
         code = cli.main(words, prog_name="lockstead", standalone_mode=False)
-    except SystemExit as ended:  # of the words that a shell's completion asks for
+    except SystemExit as ended:  # raised by shell completion
         code = ended.code
-    except BaseException as error:  # noqa: BLE001 - the last place that can put a failure into one line
+    except BaseException as error:  # noqa: BLE001 - every failure becomes a one-line message
         code, line = judged(error)
         if "--debug" in takewhile(_is_option, words):
             traceback.print_exception(error)
         if line:
             say(line)
-        if _wants_json(words) and code not in NOT_TOLD:
+        if _wants_json(words) and code not in NOT_PRINTED:
             with suppress(Failed):
                 out_json({"error": {"code": code, "message": line}})
     return code if isinstance(code, int) else Exit.OK
@@ -130,7 +130,7 @@ def _is_option(word: str) -> bool:
 
 
 def _wants_json(words: Sequence[str]) -> bool:
-    """Whether JSON is asked of a command that has it: the words behind `run` are another program's, too."""
+    """Whether `--json` is an option of the command; after `run` it may belong to another program."""
     command = next(dropwhile(_is_option, words), "")
     return command in COMMANDS and command not in ("run", "completion") and "--json" in words
 
@@ -144,10 +144,10 @@ def _open_standard_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)  # it gets the lowest free number, which is this
+            os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)  # it gets the lowest free number, this one
     if getattr(sys, "stdin", None) is None:
         sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123 - open to the end
-    if getattr(sys, "stderr", None) is None:  # whatever is said there must not be a failure
+    if getattr(sys, "stderr", None) is None:  # writing a message must not fail
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 - open to the end
 
 

@@ -1,6 +1,6 @@
-"""What the subcommands' words mean alike: URLs, tickets, labels, `--json`.
+"""Options and arguments that the subcommands share: URLs, tickets, labels, `--json`.
 
-Must not know what a subcommand does with them. Imports no store and no engine.
+Must not import a subcommand, a store or the engine.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def as_json(what: str = "one JSON object") -> Callable[[F], F]:
-    """Add `--json`, which prints this and nothing else."""
+    """Add the option `--json`; `what` describes the output."""
     return click.option("--json", "json", is_flag=True, help=f"Print {what} and nothing else.")
 
 
 def metadata_options(function: F) -> F:
-    """Add what is stored with a lock for people: purpose, owner, labels."""
+    """Add the options of a lock's metadata: purpose, owner, labels."""
     for option in (
         click.option("--label", "labels", metavar="K=V", multiple=True, help="Stored with the lock; may be repeated."),
         click.option("--owner", metavar="TEXT", help="Owner name shown to waiters. Default: host/pid."),
@@ -54,7 +54,7 @@ def ticket_and_store(function: F) -> F:
 
 
 def parse_lock_url(url: str) -> Target:
-    """Read a lock's URL. A memory store is refused: no other process has ever seen it."""
+    """Parse a lock's URL. A memory store is refused: it is private to one process."""
     named = target(url)
     _refuse_memory(named.store)
     return replace(named, store=urls.resolved(named.store))
@@ -69,7 +69,7 @@ class Place:
 
 
 def store_at(url: str) -> Place:
-    """Read a store's URL; a key and settings may follow, so that a lock's URL also names its store."""
+    """Parse a store's URL, or a lock's URL, with its key and settings."""
     parsed = urls.parse_store(url)
     _refuse_memory(parsed)
     settings_in(parsed)
@@ -77,7 +77,7 @@ def store_at(url: str) -> Place:
 
 
 def settings_in(parsed: StoreUrl) -> dict[str, Any]:
-    """Return the settings that a URL asks for; ValueError if they are none, or do not go together."""
+    """Return the settings in a URL; ValueError if one is unknown or they contradict each other."""
     options: dict[str, Any] = registry.known_settings(parsed)
     Settings.make(**options)
     return options
@@ -91,7 +91,7 @@ def _refuse_memory(store: StoreUrl) -> None:
 
 
 def opened(store: StoreUrl | str, *, verbose: bool = False) -> Client:
-    """Open a store, whose trouble is told on standard error."""
+    """Open a store; its problems are reported on standard error."""
     from lockstead.cli.progress import ProgressListener
     from lockstead.lock import Client
 
@@ -99,7 +99,7 @@ def opened(store: StoreUrl | str, *, verbose: bool = False) -> Client:
 
 
 def warn_of_place(client: Client) -> None:
-    """Warn on standard error if the store does not exist yet, or if a variable sends it elsewhere than its URL."""
+    """Warn on standard error if the store does not exist yet, or if an environment variable redirects it."""
     from lockstead.stores.port import CreatesOnFirstUse, Diverts
 
     store = client._engine.store
@@ -110,13 +110,13 @@ def warn_of_place(client: Client) -> None:
 
 
 def settings_of(named: Target, given: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of a lock: those of its URL, outdone by those that were given by option."""
+    """Return the settings of a lock: those of its URL, overridden by options."""
     wanted = {**given, "labels": parse_labels(labels)}
     return {**named.settings, **{name: value for name, value in wanted.items() if value}}
 
 
 def parse_labels(labels: Sequence[str]) -> dict[str, str]:
-    """Read labels written K=V."""
+    """Parse labels written K=V."""
     named = {}
     for label in labels:
         name, equals, value = label.partition("=")
@@ -127,7 +127,7 @@ def parse_labels(labels: Sequence[str]) -> dict[str, str]:
 
 
 def ticket_at(text: str | None, store: str | None) -> tuple[LeaseTicket, StoreUrl]:
-    """Read a ticket and the URL of its store as they were given; `-` is the first line of standard input.
+    """Parse a ticket and the URL of its store; `-` is the first line of standard input.
 
     The store is never taken from the ticket: the author of the ticket would choose which server gets the credentials
     of this environment. A client refuses a ticket of another store than its own.

@@ -1,6 +1,6 @@
-"""How something reaches standard output: whole or with an exit code that says so, and in colour only for eyes.
+"""Writing to standard output: complete, or with an exit code; colours on terminals only.
 
-Must not know what is written. `exits.say` is the way to standard error.
+`exits.say` writes to standard error.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from lockstead.cli.exits import Exit, Failed
 
 
 def out(text: str) -> None:
-    """Write a text and a line's end, at once; Failed if it could not be written.
+    """Write a text and a newline, and flush; Failed if that is not possible.
 
-    Its reader may close the pipe, as `head` does: that ends the command silently, like other programs.
+    A closed pipe, as with `head`, ends the command without a message.
     """
     try:
         stream = _open_output()
@@ -35,9 +35,9 @@ def out(text: str) -> None:
 
 
 def out_json(value: object) -> None:
-    """Write a value as JSON, on one line and in ASCII, so that no text of a record can speak to a terminal.
+    """Write a value as JSON on one line, in ASCII, so that no text of a record can control a terminal.
 
-    What is empty is null, whatever the record had in its place: there is one word for nothing.
+    Empty texts and objects are written as null.
     """
     out(json.dumps(_null_for_nothing(value)))
 
@@ -51,17 +51,17 @@ def _null_for_nothing(value: object) -> object:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a stream is there and leads to a terminal."""
+    """Whether a stream exists and is a terminal."""
     return stream is not None and stream.isatty()
 
 
 def wants_colours(stream: TextIO | None) -> bool:
-    """Whether somebody looks at a terminal there who did not ask for plain text."""
+    """Whether a stream is a terminal with colours enabled."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def instant(epoch: float | None) -> str | None:
-    """Return seconds since the epoch as ISO 8601 in UTC, to the millisecond; None for none, or one beyond a calendar.
+    """Return seconds since the epoch as ISO 8601 in UTC, to the millisecond; None if unknown or out of range.
 
     Not by pendulum, whose import takes longer than all the rest of `lockstead inspect`.
     """
@@ -87,7 +87,7 @@ def _writable(text: str, stream: TextIO) -> str:
 
 
 def _forget_output() -> None:
-    """Let the interpreter not try again at its end, which would write a traceback."""
+    """Redirect standard output to /dev/null: the interpreter's last flush would fail with a traceback."""
     with suppress(OSError, ValueError, AttributeError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""Which of the engine's events a person at the command line is told, each in one line."""
+"""The engine's events that the command line prints."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from lockstead.values import PreviousLease
 
 
 def warn_of_unclean(key: str, before: PreviousLease) -> None:
-    """Say that the last holder did not end cleanly. The holder after this one is not told."""
+    """Print that the previous lease did not end cleanly."""
     found = unclean.last(key, before)
     if found is not None:
         say(f"{found}; check what it left")
 
 
 class ProgressListener:
-    """A listener for one lock. Progress is told on a terminal, or when asked to be verbose; trouble always.
+    """A listener for one lock. Prints progress on a terminal or if verbose, and problems always.
 
     on_granted is called in the thread that acquired, before it has the lease; on_renewed with each new deadline.
     """
@@ -55,7 +55,7 @@ class ProgressListener:
         self._waited = False
 
     def __call__(self, event: LockEvent) -> None:
-        """Take one event."""
+        """Handle one event."""
         match event:
             case Waiting():
                 self._wait(event)
@@ -80,7 +80,7 @@ class ProgressListener:
             case ReleaseFailed() | CallbackFailed():
                 say(f"{event.key!r} was not released, the ttl frees it: {event.error}")
             case Lost() | Attached() | Detached() | LeaseDropped():
-                pass  # a loss is told by whoever stops the command for it
+                pass  # the command prints a loss itself
             case _:
                 assert_never(event)
 

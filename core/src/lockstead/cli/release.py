@@ -1,4 +1,4 @@
-"""What `lockstead release` does: give back exactly the lease that a ticket names, and say so if it was lost."""
+"""The command `lockstead release`: release the lease that a ticket names, or report that it was lost."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Examples:
   LOCKSTEAD_TICKET=$ticket lockstead release --store sqlite:///locks.db#apt
 
 \b
-Exit codes: 0 given back by this very call, or
+Exit codes: 0 released by this call, or
   64 wrong usage
-  69 the store failed; it may be asked again, and the ttl frees the lock
-  75 still held by who works under the lease; it ends with its ttl
-  76 the lease was over before: what was done under it may have overlapped
+  69 the store failed; try again, or the lock is free after the ttl
+  75 still held: attached members work under the lease; it ends with its ttl
+  76 the lease had ended before: its work may have overlapped with others'
 """
 
 
@@ -48,7 +48,7 @@ def release(ticket: str | None, store: str | None, drain: str | None, json: bool
         )
     with opened(named) as client:
         if not client.release(said, drain=drain):
-            _say_why_not(client, said)
+            _raise_not_released(client, said)
     if json:
         out_json({"key": said.key, "holder": said.holder, "released": True})
     else:
@@ -56,8 +56,8 @@ def release(ticket: str | None, store: str | None, drain: str | None, json: bool
     return Exit.OK
 
 
-def _say_why_not(client: Client, said: LeaseTicket) -> None:
-    """Raise what is the case: somebody works under the lease still, or it was over before."""
+def _raise_not_released(client: Client, said: LeaseTicket) -> None:
+    """Raise Failed if members still work under the lease, or LeaseLost if it had ended before."""
     from lockstead import operations
     from lockstead.lease import converse
 

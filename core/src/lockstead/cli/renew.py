@@ -1,4 +1,4 @@
-"""What `lockstead renew` does: extend exactly the lease that a ticket names, once."""
+"""The command `lockstead renew`: extend the lease that a ticket names, once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Examples:
 
 \b
 Exit codes: 0 renewed, or
-  64 wrong usage      69 the store failed; it may be asked again
+  64 wrong usage      69 the store failed; try again
   76 the lease is lost: taken, removed, revoked, or being released
 """
 
@@ -32,21 +32,21 @@ def renew(ticket: str | None, store: str | None, progress: str | None, json: boo
     """Extend the lease that a ticket names by its ttl.
 
     TICKET is what 'lockstead acquire' printed; '-' reads it from standard input; without one, LOCKSTEAD_TICKET counts.
-    A lease whose time is up is extended if nobody has taken the lock since.
+    An expired lease is extended if the lock was not acquired since.
     """
     said, named = ticket_at(ticket, store)
     with opened(named) as client:
         time_left = client.renew(said, progress=progress)
     renew_before = instant(time.time() + time_left)
     if json:
-        told = {
+        fields = {
             "key": said.key,
             "holder": said.holder,
             "ttl": said.ttl,
             "time_left": round(time_left, 3),
             "renew_before": renew_before,
         }
-        out_json(told)
+        out_json(fields)
     else:
         out(f"{said.key} is renewed; renew it again before {renew_before}")
     return Exit.OK

@@ -1,6 +1,6 @@
-"""What `lockstead run` does: hold a lock while a command runs, and give it back when the command is gone.
+"""The command `lockstead run`: hold a lock while a command runs, and release it when all its processes have ended.
 
-Takes its options apart, finds the command, asks for the lock, says how it ended. The section itself is `section`.
+Parses the options, finds the command, acquires the lock and reports the end. `section` runs the command.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ Exit codes: the command's own (128 + n if signal n ended it), or
 
 
 class Run(click.Command):
-    """Says that `--` is missing where an option of the command would be taken for one of ours."""
+    """Reports a missing `--` if an option of the command would be parsed as one of `lockstead run`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the words apart."""
+        """Parse the arguments."""
         given = list(args)
         failure: click.UsageError | None = None
         try:
@@ -129,7 +129,7 @@ def run(
     limits = stop_limits(settings, grace)
     limit = None if timeout is None else seconds(timeout, "timeout")
     if limit is None:
-        _tell_of_itself(target.key, urls.parse_lock(url))
+        _warn_of_nesting(target.key, urls.parse_lock(url))
     signals = Signals()
     section = Section(found(command[0]), list(command), signals, Terminal())
     signals.install()
@@ -152,8 +152,8 @@ def run(
         return Exit.SIGNALLED + interrupted.number
 
 
-def _tell_of_itself(key: str, store: StoreUrl) -> None:
-    """Warn who is part of a command that holds this very lock: it would wait until that has ended."""
+def _warn_of_nesting(key: str, store: StoreUrl) -> None:
+    """Warn if an outer `lockstead run` holds this lock: this one would wait for itself."""
     if os.environ.get("LOCKSTEAD_KEY") == key and os.environ.get("LOCKSTEAD_STORE") == handed_on(store):
         say(
             f"the 'lockstead run' around this command took {key!r}: while it holds it, this one waits for itself "
@@ -183,7 +183,7 @@ def _hold(lease: Lease, store: StoreUrl, section: Section, limits: Limits, *, ti
     # the clock is read first: a pause in between makes the deadline earlier, never later
     at = now()
     ended = section.run(at + lease.time_left, limits, exports)
-    section.signals.deaf()
+    section.signals.ignore()
     if not ended.is_sure:
         say(f"{name} or what it started cannot be killed; {lease.key!r} is left to expire")
         return Exit.UNSURE
@@ -212,7 +212,7 @@ def _give_back(lease: Lease, *, unused: bool) -> None:
 
 
 def _exports(lease: Lease, store: StoreUrl, *, ticket: bool) -> dict[str, str]:
-    """Return what the command finds in its environment; empty is unset, so that an outer lock's never shine through."""
+    """Return the command's environment variables; an empty one is unset, so that nested runs do not inherit it."""
     exports = dict.fromkeys(EXPORTED, "")
     exports["LOCKSTEAD_KEY"] = lease.key
     exports["LOCKSTEAD_STORE"] = handed_on(store)
@@ -226,7 +226,7 @@ def _exports(lease: Lease, store: StoreUrl, *, ticket: bool) -> dict[str, str]:
 
 
 def found(command: str) -> str:
-    """Return the path of a command. Failed, before anybody asks for the lock, if there is none or it cannot be run."""
+    """Return the path of a command. Failed if it does not exist or is not executable."""
     path = command if os.sep in command else shutil.which(command)
     if path is None and any(_is_file(Path(part or ".") / command) for part in os.get_exec_path()):
         raise Failed(Exit.NOT_EXECUTABLE, f"{command}: not executable")
@@ -244,7 +244,7 @@ def _is_file(path: Path) -> bool:
 
 
 def stop_limits(settings: Settings, grace: str | None) -> Limits:
-    """Return how a stop goes, to fit between the news of the loss and the deadline; ValueError if it cannot."""
+    """Return the times of a stop, which fit between loss and deadline; ValueError if the grace is too long."""
     longest = settings.abort_margin * GRACE_SHARE
     reserve = min(settings.abort_margin * RESERVE_SHARE, RESERVE_MAX)
     wanted = min(GRACE, longest) if grace is None else seconds(grace, "grace")

@@ -1,7 +1,7 @@
-"""Decides, in `lockstead run`, what follows from what the watchdog says, and steps in where the watchdog cannot.
+"""The critical section of `lockstead run`: runs the command through the watchdog, and replaces a failed watchdog.
 
-A section is over when no process of it is left, and not before: the lock is given back only then. Must not know how a
-lease is kept; it is told each deadline, and told to stop when the lease is lost.
+A section ends when none of its processes is left; the lock is released only then. Must not know how a lease is renewed:
+it is given each deadline, and a stop when the lease is lost.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from lockstead.supervise.processes import adopt_orphans, descendants, send_all
 
 READY_WITHIN: Final = 10.0
 TAKES_OVER_FOR: Final = 10.0
-"""Seconds, from the last SIGKILL on, that processes are waited for once the watchdog is gone."""
+"""Seconds to wait for processes after SIGKILL when the watchdog is gone."""
 DIES_WITHIN: Final = 1.0
-"""Seconds that a watchdog which was killed has to be gone."""
+"""Seconds to wait for a killed watchdog to exit."""
 LOOK_EVERY: Final = 0.2
-"""Seconds between two looks at whether the terminal is ours to give, while the command is stopped for want of it."""
+"""Seconds between two checks whether we have the terminal, while the command is stopped waiting for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How a stop goes, in seconds: grace from SIGTERM to SIGKILL, and reserve from SIGKILL to the deadline."""
+    """Times of a stop, in seconds: grace from SIGTERM to SIGKILL, reserve from SIGKILL to the deadline."""
 
     grace: float
     reserve: float
@@ -45,10 +45,10 @@ class Limits:
 
 @dataclass(slots=True)
 class Ended:
-    """How a section ended. status is what waitpid said of the command.
+    """How a section ended. status: the command's status from waitpid.
 
-    was_lost: it was stopped because the lease was lost or about to be. is_sure: no process of it is left.
-    failure: the errno, where the command could not be executed. is_unguarded: the watchdog died first.
+    was_lost: it was stopped because the lease was lost or about to be. is_sure: none of its processes is left.
+    failure: the errno if the command could not be executed. is_unguarded: the watchdog died first.
     """
 
     status: int | None = None
@@ -60,7 +60,7 @@ class Ended:
 
 @dataclass(slots=True)
 class Section:
-    """One command, its watchdog and everything below. Opened before the lock is asked for."""
+    """One command with its watchdog and child processes. Opened before the lock is acquired."""
 
     path: str
     arguments: list[str]
@@ -73,7 +73,7 @@ class Section:
     group: int = 0
     _heard: bytes = b""
     _over: bool = False
-    _told: bool = False
+    _reported: bool = False
     _wants_terminal: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _channel: socket.socket = field(init=False)
@@ -81,20 +81,20 @@ class Section:
 
     def open(self) -> None:
         """Start the watchdog, which waits without guarding anything yet."""
-        # should the watchdog be killed, everything below it becomes ours to stop
+        # if the watchdog is killed, its child processes become ours
         adopt_orphans()
         self._channel, theirs = socket.socketpair()
         with theirs:
             theirs.set_inheritable(True)
             self._watchdog = subprocess.Popen(
                 [*_interpreter(), str(theirs.fileno()), self.path, *self.arguments],
-                close_fds=False,  # what we inherited is the command's to use
+                close_fds=False,  # the command gets the descriptors that we inherited
                 process_group=0,  # not in the terminal's foreground: ^C and a killed job are not for the watchdog
             )
         self._channel.setblocking(False)
 
     def close(self) -> None:
-        """Let the watchdog end; it has nothing to guard any more, or guards on alone."""
+        """Close the channel, which ends the watchdog once no process is left to guard."""
         self._channel.close()
         with suppress(subprocess.TimeoutExpired):
             self._watchdog.wait(READY_WITHIN if self.ended.is_sure or not self.started else 0)
@@ -102,29 +102,29 @@ class Section:
     # --- called from any thread --------------------------------------------------------------------------------------
 
     def renewed(self, deadline: float) -> None:
-        """Take note of a new deadline."""
+        """Record a new deadline."""
         with self._lock:
             if self.started:
                 self.deadline = max(self.deadline, deadline)
                 self._send("deadline", self.deadline)
 
     def stop(self, why: str) -> None:
-        """Stop the command: the lease is lost. The line that says why is said once."""
+        """Stop the command because the lease is lost. The reason is printed once."""
         with self._lock:
-            is_news, self._told = not self._told, True
+            is_first, self._reported = not self._reported, True
             self.ended.was_lost = True
             self._send("stop")
-        if is_news:
+        if is_first:
             say(why)
 
     def _send(self, *words: object) -> None:
-        with suppress(OSError):  # dead or deaf: the descriptor's silence tells, or the clock
+        with suppress(OSError):  # a watchdog that is gone is detected by the closed channel or the deadline
             self._channel.send(packed(*words))
 
     # --- called in the main thread -----------------------------------------------------------------------------------
 
     def run(self, deadline: float, limits: Limits, exports: dict[str, str]) -> Ended:
-        """Start the command and return when no process of it is left, or when that cannot be brought about."""
+        """Start the command; return when none of its processes is left, or when they cannot be killed."""
         self.limits = limits
         self._await_ready()
         terminal = self.terminal.is_offered
@@ -138,7 +138,7 @@ class Section:
             self._look_at_terminal()
             patience = self._last_resort_at() - now()
             self._listen(max(0.0, min(patience, LOOK_EVERY if self._wants_terminal else 1.0)))
-            # judged by what was listened to first: after a pause of our own the watchdog's last word is there already
+            # after the messages: if this process was paused, the watchdog's last message is there already
             if patience <= 0 and not self._over:
                 say("the watchdog does not answer; killing the command")
                 self.ended.was_lost = True
@@ -147,12 +147,12 @@ class Section:
         had_terminal = self.terminal.take_back(self.group, restore=killed)
         if had_terminal and killed and os.WTERMSIG(self.ended.status or 0) == signal.SIGINT:
             # ^C is meant for the whole job, and the terminal told the command alone
-            self.signals.deaf()
+            self.signals.ignore()
             os.killpg(0, signal.SIGINT)
         return self.ended
 
     def _last_resort_at(self) -> float:
-        """Return the instant from which on we do not trust the watchdog any more: in the middle of the reserve."""
+        """Return when to replace a silent watchdog: in the middle of the reserve."""
         return self.deadline - self.limits.reserve / 2
 
     def _await_ready(self) -> None:
@@ -185,7 +185,7 @@ class Section:
             self._take_over()
 
     def _take(self, word: str, first: str = "") -> None:
-        """Act on one word of the watchdog."""
+        """Handle one message of the watchdog."""
         ended = self.ended
         if word == "started":
             self.group = int(first)
@@ -211,7 +211,7 @@ class Section:
             self._send("signal", number)
 
     def _paused(self, number: int) -> None:
-        """The command was stopped, which stops neither the clock nor the keeping."""
+        """Handle a stopped command; the lease is still renewed."""
         if number == signal.SIGTSTP and self.terminal.foreground == self.group:
             say("cannot suspend: the command would keep the lock while stopped; continuing")
             self._pass_on(signal.SIGCONT)
@@ -231,33 +231,33 @@ class Section:
     # --- without the watchdog ----------------------------------------------------------------------------------------
 
     def _take_over(self) -> None:
-        """Do the watchdog's work: it was killed, so that its children are ours now, or it is stopped itself."""
+        """Stop the command in place of the watchdog, which was killed or is itself stopped."""
         self._over = True
         stopping_at = now()
         kill_at = kill_time(stopping_at, self.deadline, self.limits.grace, self.limits.reserve)
         if self.ended.is_unguarded:
-            # its channel closes a moment before it can be reaped and its children are ours
+            # its channel closes shortly before it can be reaped and its children become ours
             with suppress(subprocess.TimeoutExpired):
                 self._watchdog.wait(max(0.0, min(DIES_WITHIN, kill_at - stopping_at)))
-        beside = self._watchdog.pid if self._watchdog.poll() is None else 0
+        except_pid = self._watchdog.pid if self._watchdog.poll() is None else 0
         if stopping_at < kill_at:
-            self._signal_all(signal.SIGTERM, beside)
-            self._signal_all(signal.SIGCONT, beside)
-        while now() < kill_at and not self._nobody_left(beside):
+            self._signal_all(signal.SIGTERM, except_pid)
+            self._signal_all(signal.SIGCONT, except_pid)
+        while now() < kill_at and not self._none_left(except_pid):
             time.sleep(watchdog.PASS_EVERY)
         until = now() + TAKES_OVER_FOR
-        while now() < until and not self._nobody_left(beside):
-            self._signal_all(signal.SIGKILL, beside)
+        while now() < until and not self._none_left(except_pid):
+            self._signal_all(signal.SIGKILL, except_pid)
             time.sleep(watchdog.PASS_EVERY)
-        self.ended.is_sure = self._nobody_left(beside)
+        self.ended.is_sure = self._none_left(except_pid)
         self._watchdog.kill()
 
-    def _signal_all(self, number: int, beside: int) -> None:
-        send_all(os.getpid(), self.group, number, beside)
+    def _signal_all(self, number: int, except_pid: int) -> None:
+        send_all(os.getpid(), self.group, number, except_pid)
 
-    def _nobody_left(self, beside: int) -> bool:
-        if beside:
-            return not descendants(os.getpid(), beside)
+    def _none_left(self, except_pid: int) -> bool:
+        if except_pid:
+            return not descendants(os.getpid(), except_pid)
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -277,5 +277,5 @@ def _readable(patience: float, *descriptors: int) -> set[int]:
 
 
 def _interpreter() -> list[str]:
-    # -s -E -S: nothing of the user's or of the environment, and no site: it starts in a few milliseconds
+    # -s -E -S: no user site, environment variables or site module, for a start in a few milliseconds
     return [sys.executable, "-s", "-E", "-S", str(Path(watchdog.__file__))]

@@ -1,8 +1,7 @@
-"""What becomes of a signal that reaches `lockstead`: an end of the wait, or a message to the command it runs.
+"""Signal handling: during the wait a signal ends the wait; after the grant it is passed on to the command.
 
-While the lock is waited for, a signal that would end the process ends the wait, in good order; if the wait continues, a
-later signal ends it. From the grant on no signal ends anything here: each is noted, and passed on when the command
-runs. A signal that was ignored when we were started stays ignored, for the command too (nohup).
+If a library swallows the exception of the first signal, a later one ends the wait. A signal that was ignored at the
+start stays ignored, also for the command (nohup).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ PASSED_ON: Final = (*ENDING, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
 
 
 RAISES_AGAIN: Final = 2.0
-"""Seconds after which a wait that still goes on is interrupted again: a library may have swallowed the exception."""
+"""Seconds before a later signal interrupts the wait again: a library may have swallowed the first exception."""
 
 
 class Interrupted(BaseException):
@@ -35,7 +34,7 @@ class Interrupted(BaseException):
 
 
 class Signals:
-    """What came in. `awake` is a descriptor that becomes readable when something did."""
+    """The received signals. `awake` is a descriptor that becomes readable when one arrives."""
 
     def __init__(self) -> None:
         self._pending: deque[int] = deque()
@@ -46,21 +45,21 @@ class Signals:
         os.set_blocking(self._wakes, False)
 
     def install(self) -> None:
-        """Catch what would end the process; called in the main thread."""
+        """Catch the signals that would end the process; called in the main thread."""
         self._catch(ENDING)
 
     def granted(self) -> None:
-        """The lock is held: from now on nothing is raised. Called in the main thread, as soon as it is known."""
+        """Stop raising: the lock is held. Called in the main thread at once."""
         self._waiting = False
         signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
         self._catch(PASSED_ON)
 
     def ended(self) -> None:
-        """Raise nothing any more: the wait is over, and nothing was granted."""
+        """Stop raising: the wait has ended without a grant."""
         self._waiting = False
 
     def taken(self) -> Iterator[int]:
-        """Return what came in since, in order."""
+        """Yield the signals received since the last call, in order."""
         try:
             while os.read(self.awake, 4096):
                 pass
@@ -69,11 +68,11 @@ class Signals:
         while self._pending:
             yield self._pending.popleft()
 
-    def deaf(self) -> None:
-        """Let no signal end the process any more, nor be passed on: what is left to do is short, and starts nobody."""
+    def ignore(self) -> None:
+        """Ignore all further signals: the command has ended, and what is left takes a moment."""
         for number in PASSED_ON:
             if signal.getsignal(number) == self._note:
-                # a handler of Python's would be undone when the interpreter ends, and the exit code lost to the signal
+                # Python restores its handlers at exit: a signal then would change the exit code
                 signal.signal(number, signal.SIG_IGN)
 
     def _catch(self, numbers: tuple[signal.Signals, ...]) -> None:
@@ -91,7 +90,7 @@ class Signals:
 
 @contextmanager
 def waiting_for(key: str) -> Iterator[Signals]:
-    """Catch what would end the process while it waits for a lock: it ends as Failed, in one line."""
+    """Raise Failed for a signal that would end the process while it waits for a lock."""
     signals = Signals()
     signals.install()
     try:

@@ -1,7 +1,7 @@
-"""How rows are laid out: as aligned columns that nothing is cut from, with colours on a terminal.
+"""Tables of aligned columns, without truncation, coloured on a terminal.
 
-Where a terminal is too narrow, the columns that hold somebody's words stand below each row instead. Must not know what
-the rows are about. rich is imported for a terminal only: it takes longer than a lock to look at.
+On a narrow terminal the free-text columns are printed below each row. rich is imported for a terminal only, because its
+import takes longer than reading a lock.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ STYLES: Final[Mapping[str, Mapping[str, Any]]] = {
     "expired": {"dim": True},
     "closing": {"dim": True},
 }
-"""How a cell with just this word is shown."""
+"""The style of a cell with exactly this text."""
 
 
 def out_table(heads: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[str] = ()) -> None:
-    """Write rows below their heads; nothing if there are none. words: the heads of what may stand below a row."""
+    """Write rows with their heads; nothing without rows. words: heads of columns that may be printed below a row."""
     if not rows:
         return
     if is_terminal(sys.stdout):
-        out(_for_eyes(heads, rows, words))
+        out(_for_terminal(heads, rows, words))
     else:
         out("\n".join(aligned([heads, *rows])))
 
 
 def aligned(rows: Sequence[Sequence[str]], width_of: Callable[[str], int] = len) -> list[str]:
-    """Return rows as lines whose columns stand below each other."""
+    """Return rows as lines with aligned columns."""
     widths = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell + " " * (width - width_of(cell)) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -45,7 +45,7 @@ def aligned(rows: Sequence[Sequence[str]], width_of: Callable[[str], int] = len)
     ]
 
 
-def _for_eyes(heads: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[str]) -> str:
+def _for_terminal(heads: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[str]) -> str:
     from rich.cells import cell_len
 
     lines = aligned([heads, *rows], cell_len)
@@ -62,12 +62,12 @@ def _for_eyes(heads: Sequence[str], rows: Sequence[Sequence[str]], words: Sequen
 
 
 def _words(heads: Sequence[str], row: Sequence[str], words: Sequence[str]) -> str:
-    """Return the cells of these heads, each on a line of its own; none for an empty one."""
+    """Return the non-empty cells of these heads, one per line."""
     named = dict(zip(heads, row, strict=True))
     return "".join(f"\n    {head.lower()}: {named[head]}" for head in words if named[head])
 
 
 def _styled(line: str, row: Sequence[str]) -> str:
-    """Return the word of a row that has a style in it; it is the first such word of its line."""
+    """Return a line with the first cell that has a style shown in it."""
     word = next((cell for cell in row if cell in STYLES), None)
     return line if word is None else line.replace(word, click.style(word, **STYLES[word]), 1)

@@ -1,6 +1,6 @@
-"""Who has the terminal: the command, while it runs in the foreground; ^C then reaches it without us.
+"""The terminal's foreground process group: the command while it runs, so that ^C reaches it directly.
 
-Must not know locks. Everything here does nothing where standard input is not a terminal.
+Must not know locks. Does nothing if standard input is not a terminal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Terminal:
 
     @property
     def foreground(self) -> int:
-        """The process group in the foreground; 0 where there is no terminal of ours."""
+        """The process group in the foreground; 0 without a controlling terminal."""
         try:
             return os.tcgetpgrp(0)
         except OSError:
@@ -33,12 +33,12 @@ class Terminal:
 
     @property
     def is_ours(self) -> bool:
-        """Whether our own process group, the job that the shell knows, is in the foreground."""
+        """Whether our own process group, the shell's job, is in the foreground."""
         return self.foreground == self._group
 
     @property
     def is_offered(self) -> bool:
-        """Whether the command gets it from the start: not where it writes into a pipe, whose reader may want it."""
+        """Whether the command starts in the foreground: not if it writes into a pipe, whose reader may need it."""
         if not self.is_ours:
             return False
         try:
@@ -51,7 +51,7 @@ class Terminal:
         self._put(group)
 
     def take_back(self, group: int, *, restore: bool) -> bool:
-        """Be in the foreground again if that group was; restore: with the modes of before. True if it was there."""
+        """Return to the foreground if the group is in it, and whether it was. restore: also restore the modes."""
         if group == 0 or self.foreground != group:
             return False
         self._put(self._group)
@@ -61,7 +61,7 @@ class Terminal:
         return True
 
     def _put(self, group: int) -> None:
-        # who is not in the foreground is stopped for touching the terminal, unless this signal is ignored
+        # a background process that changes the terminal is stopped unless it ignores this signal
         before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         try:
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What `lockstead wait` does: look until a lock is free, writing nothing."""
+"""The command `lockstead wait`: wait until a lock is free, without acquiring it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Examples:
 
 \b
 Exit codes: 0 it is free, or was a moment ago, or
-  64 wrong usage      69 the store failed   75 still held when the time was up
+  64 wrong usage      69 the store failed   75 still held after the timeout
   128 + n signal n ended the wait
 """
 
