@@ -1,4 +1,4 @@
-"""What stands beside a locked step is not touched by it: Dagster's database, handlers, schedules."""
+"""Side effects: a locked step leaves Dagster's database, handlers and schedules alone."""
 
 import gc
 import logging
