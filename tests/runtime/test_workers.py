@@ -78,7 +78,7 @@ def test_where_the_system_gives_no_thread_those_that_run_do_it_if_there_are_any(
             assert (list(workers._jobs), workers._threads) == ([nothing], {threading.current_thread()})
             workers._threads.clear()
             workers._jobs.clear()
-            assert workers._goes_without(nothing, None), "somebody has taken it meanwhile"
+            assert workers._without_new_thread(nothing, None), "somebody has taken it meanwhile"
 
 
 def test_a_thread_that_was_never_begun_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:

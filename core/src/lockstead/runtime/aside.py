@@ -1,6 +1,6 @@
-"""How an event loop awaits what blocks: in a thread of the engine's own.
+"""Awaiting blocking calls, which run in threads of the engine.
 
-Imports next to nothing, for what the engine needs is itself imported in such a thread.
+Has few imports, because the engine's own imports run in such a thread.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 async def in_thread(workers: Workers, job: Callable[[], T], *, came_late: Callable[[], None] | None = None) -> T:
-    """Run a blocking call in a thread and await its end. Cancelled, it lets the call go on and forgets its answer.
+    """Run a blocking call in a thread and await its result. If this is cancelled, the call continues.
 
-    came_late is called in that thread once a call has ended which nobody awaits any more. A call that has not begun by
-    then is not made. Raises StoreUnavailable if there is no thread.
+    came_late is called in that thread after a call whose awaiter was cancelled. A call that has not begun by then is
+    not made. Raises StoreUnavailable if there is no thread.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -36,12 +36,12 @@ async def in_thread(workers: Workers, job: Callable[[], T], *, came_late: Callab
         try:
             result = job()
             told = partial(tell, lambda waiting: waiting.set_result(result))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to who awaits
+        except BaseException as error:  # noqa: BLE001 - it is raised in the awaiting task
             failure = error
             told = partial(tell, lambda waiting: waiting.set_exception(failure))
-        with suppress(RuntimeError):  # the loop is closed, so nobody awaits any more
+        with suppress(RuntimeError):  # the loop is closed, and its task with it
             loop.call_soon_threadsafe(told)
-        # cancelled from now on, the call has ended before, so all of its effects are visible
+        # a cancellation after this line finds all effects of the call visible
         if came_late is not None and future.cancelled():
             came_late()
 

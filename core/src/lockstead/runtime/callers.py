@@ -1,7 +1,7 @@
-"""Which line of code a record names as the one that asked for the lock.
+"""The source line that a record names as the caller.
 
-It is whoever's code calls lockstead or one of its wrappers, and it is nobody's where a command line or an orchestrator
-is next: their plumbing tells a reader nothing.
+That is the code that calls lockstead or one of its wrappers; none if the caller is a command line or an orchestrator,
+whose internals do not help a reader.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _PASSED_OVER: Final = sys.stdlib_module_names | {
     "lockstead",
     "prefect_lockstead",
 }
-"""Packages whose code is between the caller and the engine."""
+"""Packages that are skipped: their code is between the caller and the engine."""
 
 _HOSTS: Final = frozenset({"airflow", "anyio", "click", "dagster", "prefect"})
-"""Packages that call what others wrote; beyond them are only those who started them."""
+"""Packages that call user code; their own frames are not named."""
 
 
 def caller() -> FrameType | None:
@@ -31,14 +31,14 @@ def caller() -> FrameType | None:
 
 
 def where(frame: FrameType | None) -> str | None:
-    """Name a frame as file:line; None for a host's, or for none."""
+    """Return a frame as file:line; None for a host's frame or for None."""
     return None if frame is None or _package(frame) in _HOSTS else _line(frame)
 
 
 def backtrace(frame: FrameType | None) -> str | None:
-    """Name a frame and its callers, the innermost first: a long text is cut at its end. None for none.
+    """Return a frame and its callers, the innermost first; None for None.
 
-    Never source lines, with their secrets.
+    Without source lines, which may contain secrets.
     """
     lines: list[str] = []
     while frame is not None:

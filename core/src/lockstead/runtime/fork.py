@@ -1,7 +1,7 @@
-"""What a forked child inherits: nothing. Its copies of the parent's leases are lost, its connections dropped.
+"""Fork handling: in a child the parent's leases are lost and its connections dropped.
 
-A fork waits for what a thread of ours is importing: in the child nobody would finish that module, and whoever needs it
-there would wait forever. SQLite has a hook of its own, in `stores.sqlite.changes`.
+A fork waits for imports in our threads: the child would have a half-imported module whose import lock is held forever.
+SQLite has a hook of its own, in `stores.sqlite.changes`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Final, Protocol, TypeVar
 T = TypeVar("T")
 
 LOADING_MAX: Final = 10.0
-"""Seconds that a fork waits for a thread that is importing: a store that does not open must not hold it up forever."""
+"""Maximum seconds that a fork waits for an importing thread: a store that does not open must not block it forever."""
 
 
 class ForkAware(Protocol):
-    """What must be put right in a child."""
+    """An object with state to repair in a forked child."""
 
     def after_fork(self) -> None:
-        """Called in the child, where no other thread exists, before any user code runs."""
+        """Repair the state. Called in the child, which has no other thread, before user code runs."""
         ...
 
 
@@ -32,12 +32,12 @@ _LOADED: Final = threading.Condition()
 
 
 def watch(one: ForkAware) -> None:
-    """Call `after_fork` in every child that is forked while this object lives."""
+    """Call `after_fork` in every forked child while this object exists."""
     _INHERITED.add(one)
 
 
 def loading(job: Callable[[], T]) -> T:
-    """Do what imports modules, in a thread of our own, and let forks wait until it is done."""
+    """Run a job that imports modules, in a thread of our own; forks wait until it ends."""
     me = threading.get_ident()
     with _LOADED:
         _LOADING.add(me)
@@ -50,7 +50,7 @@ def loading(job: Callable[[], T]) -> T:
 
 
 def _before() -> None:
-    _LOADED.acquire()  # until the fork is over, so that nobody begins meanwhile
+    _LOADED.acquire()  # until the fork is over, so that no import begins meanwhile
     mine = {threading.get_ident()}
     _LOADED.wait_for(lambda: not _LOADING - mine, LOADING_MAX)
 
@@ -64,7 +64,7 @@ def _in_child() -> None:
     for one in list(_INHERITED):
         try:
             one.after_fork()
-        except Exception as error:  # noqa: BLE001 - the others' leases must be marked as lost all the same
+        except Exception as error:  # noqa: BLE001 - the other objects must be repaired, too
             failure = error
     _LOADING.clear()  # those threads do not exist here
     _LOADED.release()

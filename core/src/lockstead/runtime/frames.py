@@ -1,13 +1,13 @@
-"""How an exception is thrown into another thread: looked at and thrown at in one step, or not at all.
+"""Throwing an exception into another thread, atomically with a check of its stack.
 
-The interpreter lets another thread run between two steps of Python code, so a look and a throw in Python would find the
-thread elsewhere. Here both are one call into C, made of iterators that run no Python code.
+The interpreter may switch threads between two Python instructions, so a check and a throw in Python would race. Here
+both are one call into C, made of iterators that run no Python code.
 
-Up to Python 3.11 `sys._current_frames` holds the lock of the interpreter's list of threads while it makes objects. If
-that starts a collection, what is collected may ask for the lock itself (a `threading.local` does), or let a thread run
-that does (one that starts another). Then the whole process stands still for good, keeper and all. That is
-https://github.com/python/cpython/issues/106883, which 3.11 was not mended of. So the collector is stopped in that step.
-From 3.12 on nothing is collected there.
+Up to Python 3.11 `sys._current_frames` allocates objects while it holds the lock of the interpreter's list of threads.
+If that starts a garbage collection, a collected object may take the same lock (a `threading.local` does), or let a
+thread run that does (one that starts another), and the whole process deadlocks. That is
+https://github.com/python/cpython/issues/106883, not fixed in 3.11. So the collector is disabled in that step. From 3.12
+on nothing is collected there.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ SKIPS_EXITS: Final = sys.version_info >= (3, 13)
 def throws(
     ident: int, thrown: type[BaseException], uninterrupted: Iterable[CodeType], *only_if: Iterator[bool]
 ) -> Iterator[int]:
-    """Return an endless iterator: each step throws a class into a thread and gives 1, or gives 0.
+    """Return an endless iterator: each step throws a class into a thread and yields 1, or yields 0.
 
-    It does not throw while one of some functions runs there, or one that such a function called. only_if: further
-    conditions, asked anew in each step, which have to run no Python code.
+    It does not throw while an uninterrupted function is on the thread's stack. only_if: further conditions, evaluated
+    in each step, which must run no Python code.
     """
     import ctypes
 
     throw = partial(ctypes.pythonapi.PyThreadState_SetAsyncExc, ctypes.c_ulong(ident), ctypes.py_object(thrown))
     tops = map(methodcaller("get", ident), iter(sys._current_frames, None))
-    # each frame and the one that called it, and so on; where the thread is gone there is none, and nobody is hit
+    # each frame and its callers; a thread that has ended has no frames
     stacks: Iterator[Any] = map(accumulate, map(chain, zip(tops), repeat(repeat("f_back"))), repeat(getattr))
     frames: Iterator[Any] = map(takewhile, repeat(partial(is_not, None)), stacks)
-    # by identity: the hash of a code object takes long
+    # by identity: hashing a code object is slow
     codes: Iterator[Any] = map(map, repeat(id), map(map, repeat(attrgetter("f_code")), frames))
     may = map(frozenset(map(id, uninterrupted)).isdisjoint, codes)
     does: Callable[[bool], Callable[[], int]] = (int, throw).__getitem__
@@ -50,23 +50,23 @@ def throws(
 
 
 def uncollected(steps: Iterator[T]) -> Iterator[T]:
-    """Return an iterator that takes the same steps, and no garbage is collected in any of them. No step may raise.
+    """Return an iterator over the same steps, without garbage collection during a step. No step may raise.
 
-    It takes no mutex, and nobody has to put the collector right after an exception or a fork.
+    It needs no mutex, and no repair of the collector after an exception or a fork.
     """
     if sys.version_info >= (3, 12):
         return steps
     back = map({True: gc.enable, False: gc.disable}.__getitem__, iter(gc.isenabled, None))
-    before, after = tee(back)  # asked before the step, called after it
+    before, after = tee(back)  # read before the step, called after it
     stopped = zip(before, iter(gc.disable, ...), steps, map(methodcaller("__call__"), after), strict=True)
     return map(itemgetter(2), stopped)
 
 
 def would_skip_exit(frame: FrameType) -> bool:
-    """Return whether an exception that is raised at this instant would leave a `with` statement without its `__exit__`.
+    """Return whether an exception that is raised now would skip the `__exit__` of a `with` statement.
 
-    The compiler leaves the jump back of a `while` out of the table of exception handlers. Up to Python 3.12 signals are
-    handled after that jump, from 3.13 on before it: a Ctrl-C there skips the `finally` or `with` around the loop.
+    The compiler leaves the backward jump of a `while` out of the exception table. Up to Python 3.12 signals are handled
+    after that jump, from 3.13 on before it: a Ctrl-C there skips the `finally` or `with` around the loop.
     """
     if not SKIPS_EXITS:
         return False

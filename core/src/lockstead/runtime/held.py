@@ -1,4 +1,4 @@
-"""What a held lease can say about itself, blocking or awaiting alike: arithmetic on a local clock, no I/O."""
+"""The common base of blocking and awaiting leases: arithmetic on a local clock, no I/O."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _WHY = {
 
 
 class HeldLease:
-    """What blocking and awaiting leases have in common. Not made by users; safe to share between threads.
+    """The common base of Lease and AsyncLease. Not made by users; safe to share between threads.
 
-    Being held says nothing about the resource: a holder that was paused may be superseded before it notices. Pass
-    the sequencer to the resource.
+    A held lease does not protect the resource by itself: a paused holder may be superseded before it notices. Pass the
+    sequencer to the resource.
     """
 
     def __init__(self, engine: Engine, kept: KeptLease, who: OwnerNote | None) -> None:
@@ -69,18 +69,18 @@ class HeldLease:
 
     @property
     def is_member(self) -> bool:
-        """Whether this process works under a lease that it did not take itself."""
+        """Whether this process is attached to a lease that another one acquired."""
         return not self._lease_state.is_owner
 
     @property
     def time_left(self) -> float:
-        """Seconds until the deadline, if nothing renews; 0 once it is not held."""
+        """Seconds until the deadline unless it is renewed; 0 if it is not held."""
         now = self._now()
         return max(0.0, self._lease_state.deadline - now) if self._lease_state.believes(now) else 0.0
 
     @property
     def token(self) -> int | None:
-        """The fencing token, if one was drawn already; `sequencer()` draws it."""
+        """The fencing token, None until `sequencer()` draws it."""
         return self._lease_state.token
 
     @property
@@ -90,7 +90,7 @@ class HeldLease:
 
     @property
     def last_error(self) -> StoreError | None:
-        """The last failed renewal since the last good one."""
+        """The error of the last renewal if it failed."""
         return self._lease_state.last_error
 
     @property
@@ -104,15 +104,15 @@ class HeldLease:
             self._raise_lost()
 
     def progress(self, text: str) -> None:
-        """Store a word on how far the work is with the next renewal (or `renew()`), never by a write of its own."""
+        """Store a progress text with the next renewal (or `renew()`), without a request of its own."""
         self._kept.progress = progress_text(str(text))
 
     def on_lost(self, callback: Callable[[], Any]) -> None:
-        """Call this exactly once when the lease is lost, from a thread of the keeper's; at once if it is lost."""
+        """Call this exactly once when the lease is lost, in a thread of the keeper; at once if it is lost."""
         self._engine.keeper.on_lost(self._kept, callback)
 
     def lost_error(self) -> LeaseLost:
-        """Return the error that says why the lease can no longer be trusted; an ended lease counts as lost.
+        """Return the LeaseLost of this lease; an ended lease counts as lost.
 
         RuntimeError if it is held.
         """
@@ -122,7 +122,7 @@ class HeldLease:
 
     @uninterrupted
     def _found_lost(self) -> LeaseLost:
-        """Note that the lease was found lost, for good, even if a renewal should come back good at this instant."""
+        """Mark the lease as lost, even if a renewal succeeds at this moment, and return its LeaseLost."""
         lease_state = self._lease_state
         key, holder, keeper = self.key, self.holder, self._engine.keeper
         lose = partial(keeper.lose, self._kept, LossReason.EXPIRED)
@@ -156,16 +156,16 @@ class HeldLease:
             self._who = None
 
     def _leave_to_others(self) -> None:
-        """End the belief without giving back; LeaseLost if there is none to end."""
+        """Stop holding the lease without releasing it; LeaseLost if it is not held."""
         if not self._engine.keeper.leave(self._kept, self._now()):
             raise self._found_lost()
         self._was_left = True
 
-    # --- on the way out ------------------------------------------------------------------------------------------
+    # --- release -------------------------------------------------------------------------------------------------
 
     @uninterrupted
     def _hand_over(self, giving_back: Script[bool], *, unused: bool) -> bool:
-        """Have the lease given back by the keeper: this thread may hold any lock, and must not wait."""
+        """Let the keeper release the lease: this thread may hold any lock, and must not wait."""
         self._engine.keeper.hand_over(partial(self._give_back_aside, giving_back, unused=unused), self._kept)
         return False
 
@@ -177,7 +177,7 @@ class HeldLease:
 
     @uninterrupted
     def _may_leave(self, now: float, *, unused: bool) -> bool:
-        """End the belief; True if there is anything to give back, once. unused: nobody worked under the lease."""
+        """Stop holding the lease; True, once, if it needs a release. unused: no work was done under the lease."""
         self._lease_state.unused = self._lease_state.unused or unused
         was_held = self._engine.keeper.leave(self._kept, now)
         self._was_left = True
@@ -188,7 +188,7 @@ class HeldLease:
             self._left_after_loss = True
             if lease_state.reason is not LossReason.UNREACHABLE:
                 return True
-            # nobody waits for a store that did not answer for so long: the block's LeaseLost comes first
+            # the store did not answer for long: raise the block's LeaseLost without waiting for it
             self._release_failed()
             self._end_release()
         self._ended()
@@ -196,7 +196,7 @@ class HeldLease:
 
     @uninterrupted
     def _release_failed(self) -> None:
-        """The store stayed silent: an owner looks once more later."""
+        """Record that the store did not answer: an owner checks once more later."""
         lease_state = self._lease_state
         lease_state.unsettled = lease_state.unsettled or lease_state.is_owner
 
@@ -212,7 +212,7 @@ class HeldLease:
             self._engine.sweep(lease.name, lease.holder, lease_state.settings, had)
 
     def _loss_at_exit(self) -> LeaseLost | None:
-        """Say, at the end of a block, whether it ended without the lease; None if it held or gave back by itself."""
+        """Return the LeaseLost at the end of a block; None if the lease is held or was released in the block."""
         if self.is_held or (self._was_left and self._lease_state.state is not State.LOST):
             return None
         return self._found_lost()
@@ -233,7 +233,7 @@ class HeldLease:
 
 
 def lost_by_ticket(ticket: LeaseTicket, over: Over, verb: str) -> LeaseLost:
-    """Return the error of what came too late; verb is what cannot be done to the lease."""
+    """Return the LeaseLost for an operation by ticket on an ended lease. verb: the operation."""
     detail = f" ({over.detail})" if over.detail else ""
     return LeaseLost(
         f"cannot {verb} the lease of {ticket.holder!r} on {ticket.key!r}, {over.reason.value}: "

@@ -1,9 +1,9 @@
-"""Whether this thread is inside code of ours, so that a clean-up which begins here must not wait for a lock.
+"""Detecting that a clean-up runs inside code of ours, where it must not wait for a lock.
 
-The garbage collector closes a generator that is suspended in a `with` block of ours in whatever thread collects, at any
-allocation: also where that thread holds a lock of the engine, of a store or of a client library, and in the thread that
-keeps time. A signal handler comes as unexpectedly. Such a clean-up enters no lock and asks no store: it is handed to
-the keeper. The stack says whether it is one, so there is no mark to reset, which an interrupt could prevent.
+The garbage collector may close a generator that is suspended in a `with` block of ours in any thread, at any
+allocation: also in a thread that holds a lock of the engine, of a store or of a client library, and in the keeper's. A
+signal handler may run there, too. Such a clean-up takes no lock and sends no request: it is passed to the keeper. It is
+detected from the stack, so there is no mark to reset, which an interrupt could prevent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OURS: Final = ("lockstead.runtime.", "lockstead.stores.")
-"""Modules whose functions hold locks, or are called while others do."""
+"""Modules whose functions hold locks, or are called while locks are held."""
 
 THREADS: Final = {
     f"lockstead-{name}"
@@ -27,26 +27,26 @@ THREADS: Final = {
         *("zookeeper", "zookeeper-watch", "zookeeper-close"),
     )
 }
-"""The names of our threads. What a client library runs in one of them waits for nobody either."""
+"""The names of our threads, in which code of client libraries must not wait either."""
 
 _BOOTSTRAP: Final[CodeType] = threading.Thread._bootstrap.__code__  # type: ignore[attr-defined]
 
 _LOCKLESS: Final = {f"lockstead.runtime.{name}" for name in ("aside", "held", "give_back", "aio_give_back")}
-"""Modules between the facades and the engine: what they hold tells nothing."""
+"""Modules between the facades and the engine, which hold no lock."""
 
 _DOORS: Final[set[CodeType]] = set()
 
 
 def holds_no_lock(function: F) -> F:
-    """Mark a function of ours that calls others, as the user's, outside every lock: they may do what they like."""
+    """Mark a function of ours that calls other code, such as the user's, without holding a lock."""
     _DOORS.add(function.__code__)
     return function
 
 
 def is_inside(skip: int = 0) -> bool:
-    """Return whether the caller was called within code of ours; what was called last decides.
+    """Return whether the caller runs within code of ours; the innermost frame of ours or marked one decides.
 
-    skip: callers of this function that do not count.
+    skip: number of callers of this function to ignore.
     """
     frame = sys._getframe(1 + skip)
     while True:
@@ -59,7 +59,7 @@ def is_inside(skip: int = 0) -> bool:
 
 
 def _begins_thread_of_ours(outermost: FrameType) -> bool:
-    """Whether this is a thread of ours that has not come to its task: who starts it waits, and may hold a lock."""
+    """Whether this is a thread of ours that is still starting: its starter waits, and may hold a lock."""
     if outermost.f_code is not _BOOTSTRAP:
         return False
     thread = outermost.f_locals.get("self")

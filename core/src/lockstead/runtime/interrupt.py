@@ -1,17 +1,17 @@
-"""How a block that cannot call `check()` is interrupted when its lease is lost.
+"""Interrupting a block that does not call `check()` when its lease is lost.
 
-Main thread: a signal of our own (SIGURG, which harms nobody when it comes late), or an asynchronous exception where
-somebody else has that signal. Other threads: an asynchronous exception. What can be interrupted is Python code and, by
-the signal, system calls such as `sleep` and `read`; a C call that never comes back to the interpreter cannot be, in any
-thread: there only the fencing token protects.
-Outside the main thread an exception that falls between the very end of the block and its exit leaves as
+Main thread: a signal (SIGURG, which is ignored by default), or an asynchronous exception if the program handles that
+signal itself. Other threads: an asynchronous exception. It interrupts Python code and, by the signal, system calls such
+as `sleep` and `read`. A C call that does not return to the interpreter cannot be interrupted in any thread: only the
+fencing token protects there.
+Outside the main thread an exception that arrives between the end of the block and its exit is raised as
 `LeaseLostInterrupt`: up to Python 3.12 after C code that the block does not call itself (a loop over a file that
-ends), from 3.13 on after any line, and at the end of each round of a `while`. Tasks: see `runtime.cancel`.
+ends), from 3.13 on after any line, and at the end of each iteration of a `while`. Tasks: see `runtime.cancel`.
 
-Which block is interrupted, and when, is decided by `runtime.nest`. Besides, whatever is not the moment is put off:
-while an exit of ours runs, or another task than the block's. An interrupt that was raised in a finalizer or in a
-callback of a weak reference reaches nobody, so it is raised again. Somebody insists, every hundredth of a second, until
-the block is left; and an exit of ours raises at its end what is due to a block around it.
+`runtime.nest` decides which block is interrupted, and when. An interrupt is deferred while an exit of ours or another
+task than the block's runs. One that is raised in a finalizer or in a weak reference's callback is lost, so it is raised
+again. A thread repeats the interrupt every hundredth of a second until the block is left; an exit of ours raises at its
+end the interrupt that is due to an outer block.
 """
 
 from __future__ import annotations
@@ -36,51 +36,51 @@ from lockstead.runtime.nest import Block, Nest
 SIGNAL: Final = signal.SIGURG
 
 RETRY_EVERY: Final = 0.01
-"""Seconds until a block is interrupted again that was not: a signal that comes just before a system call that waits
-does not end that call. Also what a block that found its loss by itself is given to leave by itself."""
+"""Seconds between two attempts: a signal just before a blocking system call does not end that call. Also the time that
+a block gets to exit by itself if it found the loss."""
 
 DEFERRALS_MAX: Final = 100
-"""Times that an interrupt is put off because a `with` statement would not see it. A loop without any call has no other
-moment: then the block is left by `LeaseLostInterrupt`, and its lease is dropped."""
+"""How often an interrupt is deferred because a `with` statement would miss it. A loop without calls has no better
+moment: then `LeaseLostInterrupt` leaves the block, and its lease is dropped."""
 
 SIGNALS_MAX: Final = 100
-"""Signals that are sent while a mutex is held until it is let go unheard: somebody blocked the signal."""
+"""Signals that are sent while the mutex is held, before it is released without an answer: the signal may be blocked."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 _UNINTERRUPTED: Final[set[CodeType]] = set()
 
 
 def uninterrupted(function: F) -> F:
-    """Mark a function that no interrupt of ours is raised in, nor in what it calls: it is raised later."""
+    """Mark a function that is not interrupted, nor the functions it calls: the interrupt is raised later."""
     _UNINTERRUPTED.add(function.__code__)
     return function
 
 
-# up to Python 3.11 a thread that is being started bears its starter's number and would be hit instead; the starter
+# up to Python 3.11 a starting thread has the ident of its starter and would get the exception instead; the starter
 # would then wait for it forever
 _STARTING: Final = {threading.Thread.start.__code__} if sys.version_info < (3, 12) else set[CodeType]()
 
 
 class LeaseLostInterrupt(BaseException):
-    """What is thrown into an interrupted block; it leaves the block as `LeaseLost`. No `except Exception` stops it."""
+    """Raised in an interrupted block, which then raises `LeaseLost`. `except Exception` does not catch it."""
 
     @staticmethod
     def was_swallowed() -> None:
-        """Note that it was raised where nobody hears of it."""
+        """Record that the interpreter swallowed it."""
 
     def __reduce__(self) -> tuple[type[LeaseLostInterrupt], tuple[()]]:
-        """Travel to another process without what only this one has."""
+        """Pickle it as the base class: its own class exists only in this process."""
         return LeaseLostInterrupt, ()
 
     def __str__(self) -> str:
-        """Say what it means to who catches it and writes it down."""
+        """Return a message for logs."""
         return "the lease is lost: leave its block"
 
 
 class Interrupter(Block):
-    """Interrupts one block of the thread that makes it. It knows nothing of the lease, so as to keep none alive.
+    """Interrupts one block of the thread that makes it. Has no reference to the lease, so that it keeps none alive.
 
-    mutex: held from before the block is interrupted until that was heard.
+    mutex: held from before a signal is sent until it was received.
     """
 
     def __init__(self, mutex: AbstractContextManager[object] | None = None) -> None:
@@ -98,14 +98,14 @@ class Interrupter(Block):
         self._deferrals = 0
 
     def arm(self) -> None:
-        """Let the block begin."""
+        """Start the block."""
         _UNRAISABLE.listen()
         self._around.begin(self)
 
     def fire(self, found_in: int | None = None) -> None:
         """Interrupt the block, from any thread; does not block. found_in: the thread that found the loss.
 
-        If that is the thread of the block, it is about to raise LeaseLost, and given the time to leave by itself.
+        If that is the thread of the block, it is about to raise LeaseLost and gets time to exit by itself.
         """
         if self.is_lost:
             return
@@ -113,25 +113,25 @@ class Interrupter(Block):
         patience = RETRY_EVERY if found_in == around.ident else 0.0
         namespace = {
             "__module__": __name__,
-            # no Python code, in which another interrupt could fall
+            # C functions only: another interrupt could arrive in Python code
             "__init__": staticmethod(partial(around.raised.append, number)),
             "was_swallowed": staticmethod(partial(around.was_swallowed, number)),
         }
-        # a class of its own: CPython throws classes only, and the exit must know its own
+        # a class per block: CPython throws classes only, and the exit must recognize its own
         self._thrown = type("LeaseLostInterrupt", (LeaseLostInterrupt,), namespace)
         self._throws = throws(around.ident, self._thrown, _UNINTERRUPTED | _STARTING, *self._only_in_its_task())
         self.is_lost = True
-        insists = partial(_interrupt_until_left, weakref.ref(self), self._mutex, patience)
+        repeat_until_left = partial(_interrupt_until_left, weakref.ref(self), self._mutex, patience)
         try:
-            threading.Thread(target=insists, name="lockstead-interrupt", daemon=True).start()
+            threading.Thread(target=repeat_until_left, name="lockstead-interrupt", daemon=True).start()
         except RuntimeError:
-            # the interpreter is about to end, or has no thread to give; with a mutex nothing is sent then, for an
-            # exchange that is torn harms more than a block that learns of its loss at its exit
+            # the interpreter is ending, or no thread can be started; with a mutex nothing is sent then: a torn
+            # exchange harms more than a block that learns of its loss at its exit
             if self._mutex is None and not patience:
                 self.send()
 
     def send(self) -> None:
-        """Interrupt the block if it is its turn; whoever runs it may put that off."""
+        """Interrupt the block if it is due; the signal handler may defer it."""
         around = self._around
         with around.lock:
             if not self.is_due:
@@ -143,12 +143,12 @@ class Interrupter(Block):
                 self._was_thrown = bool(next(self._throws)) or self._was_thrown
 
     def was_received(self) -> bool:
-        """Return whether the main thread has heard the signal, whether it was the moment or not."""
+        """Return whether the main thread has handled the signal, deferred or not."""
         return self.is_over or self._around.has_received
 
     @uninterrupted
     def disarm(self) -> bool:
-        """Let the block end: nothing is raised for it from here on. True if it was fired."""
+        """End the block: it is not interrupted after this. True if it was fired."""
         while True:
             try:
                 self._around.end(self)
@@ -156,28 +156,28 @@ class Interrupter(Block):
                     self._catch()
             except LeaseLostInterrupt as late:
                 if not self.has_thrown(late):
-                    raise  # of a guard around this one
+                    raise  # it belongs to an outer guard
             else:
                 return self.is_lost
 
     @uninterrupted
     def drop(self) -> bool:
-        """Let the block end without a lock, where `disarm` must not wait. True if it was fired.
+        """End the block without taking a lock, where `disarm` must not wait. True if it was fired.
 
-        The blocks of the thread forget it by themselves, and the handler is put back with the next one that ends.
+        The thread's nest drops it by itself, and the handler is restored when the next block ends.
         """
         self.is_over = True
         return self.is_lost
 
     def raise_pending(self) -> None:
-        """Raise the interrupt that is due to a block around this one, once this block's exit is done.
+        """Raise the interrupt that is due to an outer block, at the end of this block's exit.
 
-        No interrupt is thrown into a thread while it runs `Guard.__enter__` or `__exit__`. A thread that does little
-        else waits for the keeper's lock there, so the thread that sends the interrupt never finds it anywhere else.
+        No interrupt is thrown into a thread in `Guard.__enter__` or `__exit__`. A thread that spends nearly all its
+        time there, waiting for the keeper's lock, could otherwise not be interrupted.
         """
         with self._around.lock:
             block = self._around.due()
-            # this thread may hold that mutex now; such a block is interrupted by a signal alone
+            # this thread may hold that mutex now; such a block is interrupted by signals only
             if not isinstance(block, Interrupter) or block._mutex is not None or not block.may_be_raised_in(None):
                 return
             if block._was_thrown:
@@ -185,11 +185,11 @@ class Interrupter(Block):
             raise block.thrown()
 
     def has_thrown(self, error: BaseException | None) -> bool:
-        """Return whether this is what it has_thrown into the block."""
+        """Return whether this is the interrupt that was thrown into the block."""
         return self._thrown is not None and isinstance(error, self._thrown)
 
     def may_be_raised_in(self, frame: FrameType | None) -> bool:
-        """Return whether this is the moment, in the main thread."""
+        """Return whether the interrupt may be raised in this frame, in the main thread."""
         if self._task is not None and _current_task() is not self._task:
             return False
         if frame is not None and self._deferrals < DEFERRALS_MAX and would_skip_exit(frame):
@@ -202,7 +202,7 @@ class Interrupter(Block):
         return True
 
     def thrown(self) -> LeaseLostInterrupt:
-        """Return what is raised in the block."""
+        """Return the interrupt to raise in the block."""
         return LeaseLostInterrupt() if self._thrown is None else self._thrown()
 
     def _only_in_its_task(self) -> tuple[Iterator[bool], ...]:
@@ -217,11 +217,11 @@ class Interrupter(Block):
         return (map(is_, repeat(self._task), map(current, repeat(self._task.get_loop()))),)
 
     def _catch(self) -> None:
-        """Take what was thrown and not raised yet. If it was for a block around, who insists on that throws again.
+        """Consume an interrupt that was thrown and not yet raised. One for an outer block is thrown again later.
 
-        It is raised and caught. If it were taken back, Python up to 3.12 would look for it at every call forever
-        after, and a debugger, a profiler or coverage would stand still at the first call, on 3.11. A finalizer or a
-        callback of the collector may swallow it, so it is raised until it is caught here.
+        It is replaced by an exception that is raised and caught here. Clearing it would make Python up to 3.12 check
+        for it at every later call, and hang a debugger, a profiler or coverage on 3.11. A finalizer or a callback of
+        the collector may swallow the exception, so it is repeated until it is caught.
         """
         import ctypes
 
@@ -239,12 +239,12 @@ class Interrupter(Block):
 
 
 class _ThreadNest(Nest):
-    """The guarded blocks of one thread, and the handler of the signal that interrupts them."""
+    """The guarded blocks of one thread, and the handler of their signal."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lock = threading.RLock()
-        """Held while a block is interrupted, and while one is left: by C alone, so no exception leaves it locked."""
+        """Held while a block is interrupted or left. Taken and released in C, so no exception leaves it locked."""
         self.ident = threading.get_ident()
         self._is_main = threading.current_thread() is threading.main_thread()
         self._is_installed = False
@@ -253,31 +253,31 @@ class _ThreadNest(Nest):
         fork.watch(self)
 
     def after_fork(self) -> None:
-        """Who held the lock may not exist here."""
+        """Replace the lock: a thread that does not exist in the child may hold it."""
         self.lock = threading.RLock()
 
     def begin(self, block: Interrupter) -> None:
-        """A block begins: install the handler, if it is not there yet."""
+        """Add a block; install the handler for the first one."""
         with self.lock:
             self.enter(block)
         if not self._is_main or self._is_installed:
             return
         previous = signal.getsignal(SIGNAL)
-        # an event loop that somebody told of this signal hears it by itself, whatever the handler
+        # an event loop with a handler for this signal receives it whatever handler is installed here
         if _current_task() is None or not callable(previous):
             self._previous, self._is_installed = previous, True
             signal.signal(SIGNAL, self.on_signal)
 
     def end(self, block: Interrupter) -> None:
-        """A block is left: with the last one the handler that was there before is put back."""
+        """Remove a block; restore the previous handler after the last one."""
         with self.lock:
             is_last = self.leave(block)
         if not (self._is_installed and is_last):
             return
-        # nobody sends any more; what was sent has come in when a system call returns, and is heard by our handler
+        # no signal is sent any more; one that was sent is delivered by the next system call, to our handler
         if SIGNAL in signal.sigpending():
-            signal.signal(SIGNAL, signal.SIG_IGN)  # somebody blocked it, so it would come later: it is forgotten
-        # a handler that was installed from C cannot be put back; ignoring is what SIGURG does by default
+            signal.signal(SIGNAL, signal.SIG_IGN)  # the signal is blocked: discard the pending one
+        # a handler that was installed from C cannot be restored; SIGURG is ignored by default
         signal.signal(SIGNAL, signal.SIG_DFL if self._previous is None else self._previous)
         self._is_installed = False
 
@@ -287,7 +287,7 @@ class _ThreadNest(Nest):
 
     @uninterrupted
     def on_signal(self, signum: int, frame: FrameType | None) -> None:
-        """Raise what is due, or hand on what is not ours. A signal that comes while this runs interrupts nothing."""
+        """Raise the interrupt that is due, or call the previous handler. Not interrupted by another signal."""
         self.has_received = True
         block = self.due()
         if isinstance(block, Interrupter):
@@ -308,37 +308,37 @@ def _thread_nest() -> _ThreadNest:
 
 
 def _interrupt_until_left(
-    whom: weakref.ref[Interrupter], mutex: AbstractContextManager[object] | None, patience: float
+    interrupter: weakref.ref[Interrupter], mutex: AbstractContextManager[object] | None, patience: float
 ) -> None:
-    """Interrupt a block until it is left, or nobody refers to it any more."""
+    """Interrupt a block until it is left, or no longer referenced."""
     time.sleep(patience)
     while True:
-        block = whom()
+        block = interrupter()
         if block is None or block.is_over:
             return
         if block.is_due:
             with nullcontext() if mutex is None else mutex:
                 block.send()
-                # what was sent must not be heard after the mutex is let go
+                # the signal must be handled before the mutex is released
                 for _turn in range(0 if mutex is None else SIGNALS_MAX):
                     time.sleep(RETRY_EVERY)
                     if block.was_received():
                         break
                     block.send()
         del block
-        # without the mutex: who waits for it may be in an exit of ours, where nothing is raised
+        # without the mutex: a thread that waits for it may be in an exit of ours, which is not interrupted
         time.sleep(RETRY_EVERY)
 
 
 class _Unraisable:
-    """Hears of every exception that reached nobody, and has ours raised again. All others are handed on."""
+    """The hook for unraisable exceptions: repeats our interrupts, and passes all others to the previous hook."""
 
     def __init__(self) -> None:
         self._next: Callable[[Any], object] = sys.__unraisablehook__
-        self._is_handing_on = False
+        self._is_passing_on = False
 
     def listen(self) -> None:
-        """Be asked first."""
+        """Install the hook, in front of the present one."""
         if sys.unraisablehook is not self:
             self._next = sys.unraisablehook
             sys.unraisablehook = self
@@ -351,15 +351,15 @@ class _Unraisable:
                 error.was_swallowed()
                 return
             error = error.__context__
-        if self._is_handing_on:
-            # a hook that was installed after this one hands on to this one in turn
+        if self._is_passing_on:
+            # a hook that was installed after this one calls this one in turn
             sys.__unraisablehook__(unraisable)
             return
-        self._is_handing_on = True
+        self._is_passing_on = True
         try:
             self._next(unraisable)
         finally:
-            self._is_handing_on = False
+            self._is_passing_on = False
 
 
 _UNRAISABLE: Final = _Unraisable()

@@ -1,12 +1,12 @@
-"""Which of the guarded blocks of one thread or task is interrupted, and when. Does not know how.
+"""The nested guarded blocks of one thread or task: which one is interrupted, and when.
 
-One rule: an interrupt stands for every block that was open when it was raised, until the block that it is for is left.
-So the outermost block that lost its lease is interrupted, for its interrupt unwinds all others; a block around one that
-is being interrupted waits until that one is left; and the loss of one lease is raised once, however many guards it has.
-A block that begins later, as in a clean-up, is interrupted as ever.
+One rule: an interrupt covers every block that was open when it was raised, until its own block is left. So the
+outermost block that lost its lease is interrupted, because its interrupt unwinds all others; a block around one that is
+being interrupted waits until that one is left; and the loss of one lease is raised once, however many guards it has. A
+block that begins later, as in a clean-up, is interrupted as usual.
 
-The blocks are referred to weakly: one whose exit was never reached, because an exception fell on its first line, is
-forgotten with its guard, and nobody is interrupted for it any more.
+The references are weak: a block whose exit was never reached, because an exception arrived on its first line, is
+dropped with its guard.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NUMBERS: Final = itertools.count()
 
 
 class Block:
-    """One guarded block: lost or not, interrupted or not, over or not."""
+    """One guarded block."""
 
     def __init__(self) -> None:
         self.number = next(_NUMBERS)
@@ -31,20 +31,20 @@ class Block:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is the one to be interrupted now."""
+        """Whether this block is to be interrupted now."""
         return self.nest is not None and self.nest.due() is self
 
 
 class Nest:
-    """The guarded blocks of one thread or task, the outermost first, and for which of them an interrupt was raised."""
+    """The guarded blocks of one thread or task, the outermost first, and the interrupts raised for them."""
 
     def __init__(self) -> None:
         self._blocks: list[weakref.ref[Block]] = []
         self.raised: list[int | None] = []
-        """The numbers of the blocks whose interrupts were raised, in that order; None for one that reached nobody."""
+        """The numbers of the blocks whose interrupts were raised, in order; None for one that was swallowed."""
 
     def enter(self, block: Block) -> None:
-        """A block begins."""
+        """Add a block."""
         self._blocks = [one for one in self._blocks if _is_open(one)]
         if not self._blocks:
             self.raised.clear()
@@ -52,7 +52,7 @@ class Nest:
         self._blocks.append(weakref.ref(block))
 
     def leave(self, block: Block) -> bool:
-        """A block is left, and with it those in it whose exit was not reached. True if no other is left."""
+        """Remove a block, and inner blocks whose exit was not reached. True if no block is left."""
         block.is_over = True
         opened = list(self)
         for one in opened:
@@ -62,7 +62,7 @@ class Nest:
         return not self._blocks
 
     def __iter__(self) -> Iterator[Block]:
-        """Return the blocks that are open, the outermost first."""
+        """Yield the open blocks, the outermost first."""
         for ref in list(self._blocks):
             block = ref()
             if block is not None and not block.is_over:
@@ -79,7 +79,7 @@ class Nest:
         return None
 
     def was_swallowed(self, number: int) -> None:
-        """Note that an interrupt was raised and swallowed by who calls finalizers, so it has to be raised again."""
+        """Record that the interpreter swallowed an interrupt, as in a finalizer, so that it is raised again."""
         self.raised[:] = [None if one == number else one for one in self.raised]
 
 

@@ -1,6 +1,6 @@
-"""Where blocking calls run that nobody may wait for: a few daemon threads, started as they are needed.
+"""A pool of daemon threads for blocking calls, started as needed.
 
-Not `concurrent.futures`: its threads are joined at exit, so a store that hangs would hang the interpreter.
+Not `concurrent.futures`: the interpreter joins its threads at exit, so a hanging store would block the exit.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from lockstead.runtime.inside import holds_no_lock
 
 
 class Workers:
-    """Up to `most` daemon threads; a thread that has had nothing to do for `idle` seconds ends."""
+    """Up to `most` daemon threads; a thread ends after `idle` seconds without a job."""
 
     def __init__(self, name: str, most: int, idle: float = 10.0) -> None:
         self._name = name
         self._most = most
         self._idle = idle
         self._jobs: deque[Callable[[], None]] = deque()
-        # callers may be interrupted at any line of Python, so the lock is entered and left by C alone: a condition does
-        # both in Python, and an exception within them leaves its lock held forever
+        # callers may be interrupted at any line of Python, so the lock is taken and released in C: a condition does
+        # both in Python, and an exception there would leave its lock held forever
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._threads: set[threading.Thread] = set()
@@ -30,9 +30,9 @@ class Workers:
         self._closed = False
 
     def submit(self, job: Callable[[], None], *, queue: bool = True) -> bool:
-        """Run a job as soon as a thread is free; what it raises is reported. False if there is no thread to do it.
+        """Run a job as soon as a thread is free; its exceptions go to `threading.excepthook`. False without a thread.
 
-        queue: whether it may wait for a thread that is busy.
+        queue: whether the job may wait for a busy thread.
         """
         thread: threading.Thread | None = None
         try:
@@ -50,16 +50,16 @@ class Workers:
                 self._threads.add(thread)
             thread.start()
         except RuntimeError:
-            return self._goes_without(job, thread)
+            return self._without_new_thread(job, thread)
         except BaseException:
-            # the caller was interrupted: a thread that does not exist must not take the place of one
+            # the caller was interrupted: a thread that was not started must not be counted
             if thread is not None and thread.ident is None:
                 self._threads.discard(thread)
             raise
         return True
 
-    def _goes_without(self, job: Callable[[], None], thread: threading.Thread | None) -> bool:
-        """The system gives no more threads, or the interpreter is ending: those that run must do, if there are any."""
+    def _without_new_thread(self, job: Callable[[], None], thread: threading.Thread | None) -> bool:
+        """Leave the job to the running threads because no new one can be started; False if there are none."""
         with self._lock:
             if thread is not None:
                 self._threads.discard(thread)
@@ -69,21 +69,21 @@ class Workers:
             return True
 
     def close(self) -> None:
-        """Let the threads end when they have nothing left to do; jobs not yet begun are still done."""
+        """Let the threads end after the queued jobs."""
         with self._lock:
             self._closed = True
             self._changed.notify_all()
 
     @holds_no_lock
     def _work(self) -> None:
-        # who started it may have been interrupted and have taken it for one that does not exist
+        # an interrupted `submit` may have discarded this thread
         self._threads.add(threading.current_thread())
         while (job := self._next()) is not None:
             try:
                 job()
-            except BaseException:  # noqa: BLE001 - the thread outlives its job, and reports it
+            except BaseException:  # noqa: BLE001 - the thread continues with other jobs
                 threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
-            # a job that is over must not keep a lease alive while the thread idles
+            # a finished job must not keep a lease alive while the thread is idle
             del job
 
     def _next(self) -> Callable[[], None] | None:
