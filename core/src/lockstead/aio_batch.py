@@ -1,6 +1,6 @@
-"""AsyncBatch: several locks that are taken as one wish: what is free now, the rest later, or all or nothing.
+"""AsyncBatch: several locks acquired together, either those that are free now and the rest later, or all or none.
 
-The rules of waiting stand in `batch_base`.
+The rules of waiting are in `batch_base`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from lockstead.values import Duration, seconds
 
 
 class AsyncBatch(HeldBatch[AsyncLease]):
-    """Several locks that were asked for together: the leases had so far, and the keys still wanted.
+    """The leases acquired so far, and the pending keys.
 
-    A context manager: leaving it gives back what is still held, and raises LeaseLost if a lease was lost meanwhile
-    and the block returned.
+    A context manager: its exit releases the leases that are still held, and raises LeaseLost if a lease was lost and
+    the block returned.
     """
 
     def __init__(self, engine: Engine, settings: Settings, keys: Iterable[str]) -> None:
@@ -32,17 +32,17 @@ class AsyncBatch(HeldBatch[AsyncLease]):
         self._turns = AsyncTurns()
 
     async def try_acquire_rest(self) -> list[AsyncLease]:
-        """Ask once for every key that was not had yet, without waiting; return the new leases."""
+        """Try once to acquire every pending key, without waiting; return the new leases."""
         asks = self._asks()
         await ask_all(self._engine, asks)
         return self._settled(asks, AsyncLease)
 
     async def wait_for_more(self, timeout: Duration | None = None) -> list[AsyncLease]:
-        """Wait until at least one more lease is ours, with random pauses; [] when no key is left to ask for.
+        """Wait until at least one more lease is acquired, with random pauses; [] if no key is pending.
 
-        A pause is `backoff_min` to `backoff_max` long. Nobody waits while holding: ValueError if a lease of this
-        batch is still held and nothing else is free now. NotAcquired after `timeout` seconds, forever by default;
-        StoreUnavailable or OutcomeUnknown if the store is silent at the end.
+        A pause is `backoff_min` to `backoff_max` long. Batches avoid hold-and-wait: ValueError if a lease of this batch
+        is still held and no other key is free. NotAcquired after `timeout` seconds, forever by default;
+        StoreUnavailable or OutcomeUnknown if the store does not answer at the end.
         """
         clock = self._engine.clock
         started_at = clock.now()
@@ -65,12 +65,12 @@ class AsyncBatch(HeldBatch[AsyncLease]):
         return []
 
     def iter_as_acquired(self, timeout: Duration | None = None) -> AsyncIterator[AsyncLease]:
-        """Go through all keys, in the order in which they become free; give back each lease before the next.
+        """Iterate over the leases of all keys, as they become free; each is released before the next.
 
-        First what is held, then the rest. A lease that was lost before its turn came is asked for anew; one that is
-        lost in the body raises LeaseLost at the body's end. Raises what `wait_for_more` raises; timeout: seconds for
-        one wait. A loop that is left early gives its lease back there; one that awaits, when the batch's own block
-        ends, or without one when the event loop comes to end its generator.
+        First the held leases, then the rest. A lease that was lost before its turn is acquired again; one that is lost
+        in the body raises LeaseLost at the body's end. Raises what `wait_for_more` raises; timeout: seconds for one
+        wait. A loop that is left early releases its lease at once; an `async for`, at the end of the batch's own block,
+        or without one when the event loop closes its generator.
         """
         return self._turns.began(self._iter_as_acquired(timeout))
 
@@ -92,7 +92,7 @@ class AsyncBatch(HeldBatch[AsyncLease]):
                 await self.wait_for_more(timeout)
 
     async def release(self, drain: Duration | None = None) -> int:
-        """Release every lease that is still held; how many we removed. The first failure is raised at the end."""
+        """Release every held lease; return how many were removed. The first failure is raised at the end."""
         removed, failure = 0, None
         for lease in reversed(list(self)):
             try:
@@ -104,7 +104,7 @@ class AsyncBatch(HeldBatch[AsyncLease]):
         return removed
 
     async def _give_up(self) -> None:
-        """Release everything, unused, after a failure, which is the one that counts."""
+        """Release every lease as unused after a failure; the failure of a release is only reported."""
         for lease in reversed(list(self)):
             await self._give_back(lease, unused=True)
 
@@ -133,7 +133,7 @@ class AsyncBatch(HeldBatch[AsyncLease]):
 
 
 async def try_many(engine: Engine, settings: Settings, keys: Iterable[str]) -> AsyncBatch:
-    """Take as many of the keys as are free now, without waiting."""
+    """Acquire the keys that are free now, without waiting."""
     batch = AsyncBatch(engine, settings, keys)
     try:
         await batch.try_acquire_rest()
@@ -149,7 +149,7 @@ async def acquire_all(
     keys: Iterable[str],
     timeout: Duration | None,
 ) -> AsyncBatch:
-    """Take all keys, one after the other in the one order that everybody takes them in, or none."""
+    """Acquire all keys in the order that all callers use, or none."""
     batch = AsyncBatch(engine, settings, keys)
     gives_up_at = None if timeout is None else engine.clock.now() + seconds(timeout, "timeout")
     try:

@@ -1,4 +1,4 @@
-"""AsyncGuard: cancels an `async with` block when its lease is lost. What only an awaiting lease does, as `guard`."""
+"""AsyncGuard: cancels an `async with` block when its lease is lost. The awaiting counterpart of `guard`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class AsyncGuardedLease(HeldLease):
     """An awaiting lease that can cancel a block."""
 
     def guard(self) -> AsyncGuard[Self]:
-        """Cancel the `async with` block it opens when the lease is lost; the block leaves as LeaseLost."""
+        """Return a guard, whose `async with` block is cancelled when the lease is lost, and then raises LeaseLost."""
         return AsyncGuard(self)
 
 
@@ -50,7 +50,7 @@ class AsyncGuard(Generic[L]):
         if interrupter is None:
             return
         self._interrupter = None
-        if is_inside():  # a coroutine that is being collected: nothing can be awaited, and no lock be entered
+        if is_inside():  # the coroutine is being garbage-collected: it can neither await nor take a lock
             interrupter.is_over = True
             return
         lease._engine.keeper.unguard(lease._kept, interrupter)

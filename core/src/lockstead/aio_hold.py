@@ -1,6 +1,6 @@
 """AsyncHold: an `async with` block, or a coroutine function, that holds a lock.
 
-Imports next to nothing: the engine is loaded when a hold is entered.
+Has few imports: the engine is loaded when a hold is entered.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class AsyncHold(AsyncHoldMisuse):
-    """What `lock.hold()` gives: a context manager with a lease of its own, and a decorator."""
+    """The return value of `lock.hold()`: a context manager with a lease of its own, and a decorator."""
 
     def __init__(
         self, acquire: Callable[[], Awaitable[AsyncLease]], *, interrupt: bool, drain: Duration | None

@@ -1,4 +1,4 @@
-"""Guard: interrupts a `with` block when its lease is lost. What only a blocking lease does; its twin is `aio_guard`."""
+"""Guard: interrupts a `with` block when its lease is lost. The blocking counterpart of `aio_guard`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class GuardedLease(HeldLease):
     """A blocking lease that can interrupt a block."""
 
     def guard(self, *, mutex: AbstractContextManager[object] | None = None) -> Guard[Self]:
-        """Interrupt the `with` block it opens when the lease is lost; see `runtime.interrupt` for what can be.
+        """Return a guard, whose `with` block is interrupted when the lease is lost; for limits see `runtime.interrupt`.
 
-        mutex: held from before the interrupt until it is heard, so that it never comes within what holds the same
-        mutex, as an exchange on a channel that must not be torn in two. ValueError outside the main thread.
+        mutex: held from before the interrupt is sent until it is received, so that code under the same mutex, such as
+        an exchange on a channel, is never interrupted. ValueError outside the main thread.
         """
         return Guard(self, mutex)
 

@@ -1,7 +1,7 @@
 # Generated from aio_hold.py by `make blocking`: edit that file instead.
 """Hold: a `with` block, or a function, that holds a lock.
 
-Imports next to nothing: the engine is loaded when a hold is entered.
+Has few imports: the engine is loaded when a hold is entered.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 
 class Hold(HoldMisuse):
-    """What `lock.hold()` gives: a context manager with a lease of its own, and a decorator."""
+    """The return value of `lock.hold()`: a context manager with a lease of its own, and a decorator."""
 
     def __init__(self, acquire: Callable[[], Lease], *, interrupt: bool, drain: Duration | None) -> None:
         self._acquire = acquire

@@ -1,7 +1,7 @@
 # Generated from aio_lease.py by `make blocking`: edit that file instead.
-"""Lease: a held lease, and what acquires one. The operations themselves are in `operations`.
+"""Lease, and acquiring one. The operations themselves are in `operations`.
 
-Imported when a lock is first acquired, not when it is named.
+Imported when a lock is first acquired, not when it is made.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def ask(acquisition: operations.Acquisition) -> Lease | None:
-    """Carry an acquisition out; None if others hold the lock."""
+    """Run an acquisition; None if the lock is held."""
     engine = acquisition.engine
     waker = new_waker(engine, acquisition.came_late, acquisition.abandoned)
     try:
@@ -47,7 +47,7 @@ def ask(acquisition: operations.Acquisition) -> Lease | None:
 
 
 def converse(engine: Engine, settings: Settings, script: Script[T], limits: Limits | None = None) -> T:
-    """Carry any other operation out; one that waits brings its limits."""
+    """Run any other operation. limits: of one that waits."""
     limits = limits or Limits(settings.request_timeout)
     return run(script, engine.store, engine.clock, limits, quiet_waker(engine))
 
@@ -56,45 +56,45 @@ class Lease(GuardedLease):
     """A time-bounded right to a key. A context manager that releases; its block is not entered if it is lost."""
 
     def sequencer(self) -> Sequencer:
-        """Return key, mode and fencing token, for the resource to check; draws the token when first asked.
+        """Return key, mode and fencing token, for the resource to check; the first call draws the token.
 
-        LeaseLost if the lease is not ours any more, StoreRefused if the store has no tokens.
+        LeaseLost if the lease has ended, StoreRefused if the store has no tokens.
         """
         return self._converse(operations.sequencer(self))
 
     def renew(self) -> float:
-        """Renew the lease at once, before what may block the interpreter or its event loop; the seconds left then.
+        """Renew the lease at once and return the seconds until its deadline.
 
-        The keeper renews by itself; this begins a whole ttl anew, and brings the progress. LeaseLost if the lease is
-        not ours any more; StoreUnavailable or OutcomeUnknown if the store stays silent: the lease is then held as long
-        as it was.
+        The keeper renews by itself; call this before code that may block the interpreter or its event loop, or to store
+        the progress. LeaseLost if the lease has ended; StoreUnavailable or OutcomeUnknown if the store does not answer:
+        the deadline is then unchanged.
         """
         return self._converse(operations.renew_now(self))
 
     def detach(self) -> LeaseTicket:
-        """Stop keeping the lease without giving it back, and return the ticket to carry on with.
+        """Stop renewing the lease without releasing it, and return its ticket, with which another process can join.
 
-        The belief of this process ends here; the record lives on for what is left of its ttl.
+        This process no longer holds the lease; the record stays for the rest of its ttl.
         """
         self._leave_to_others()
         settle(self._engine, self._kept)
         return self._converse(operations.detach(self))
 
     def share(self) -> LeaseTicket:
-        """Return a ticket and go on working: registers this process as a member first, so that a release waits for it.
+        """Return a ticket and keep the lease: registers this process as a member, so that a release waits for it.
 
-        LeaseLost if the lease is not ours any more.
+        LeaseLost if the lease has ended.
         """
         return self._converse(operations.share(self))
 
     def release(self, drain: Duration | None = None, *, unused: bool = False) -> bool:
-        """Release the lease: True if we removed it. A member only withdraws its registration.
+        """Release the lease; True if this call removed it. A member only removes its registration.
 
         If a ticket was ever made, waits (at most `drain` seconds) until no member is live, and leaves the lease to
         expire if one still is. Never touches another holder's lease. Raises StoreUnavailable or OutcomeUnknown if
-        the store stays silent: the ttl frees the key. unused: nobody has worked under it, so the next holder is told of
-        the same predecessor. From a finalizer or a signal handler that comes while this thread is inside the client,
-        the lease is given back a moment later, by a thread of the client's: False.
+        the store does not answer: the ttl frees the key. unused: no work was done under it, so the next holder sees the
+        same previous lease. In a finalizer or signal handler that runs while this thread is inside the client, a thread
+        of the client releases the lease a moment later: False.
         """
         bound_at = self._now() + operations.drain_bound(self._kept.context, drain)
         giving_back = operations.give_back(self, bound_at)

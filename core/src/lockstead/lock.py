@@ -1,7 +1,7 @@
 # Generated from aio_lock.py by `make blocking`: edit that file instead.
-"""Client and Lock: what names a lock. What holding is stands in `lease`.
+"""Client and Lock. Leases are in `lease`.
 
-A DAG file names many locks and holds none, so everything beyond a name is imported when it is first asked for.
+A DAG file names many locks and acquires none, so everything else is imported on first use.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @cache
 def _acquisition() -> tuple[type[Acquisition], Callable[[Acquisition], Lease | None]]:
-    """Import what acquires a lock, with the first that is acquired: an import takes its time even when repeated."""
+    """Import what acquires a lock at the first acquisition; cached, because even a repeated import takes time."""
     from lockstead.lease import ask
     from lockstead.operations import Acquisition
 
@@ -48,9 +48,9 @@ def _converse(engine: Engine, settings: Settings, script: Script[T], limits: Lim
 
 
 class Client:
-    """An opened store and the keeper of all its leases. Open one with `connect`, or bring your own store.
+    """An opened store and the keeper of all its leases. Open one with `connect`, or pass your own store.
 
-    Closing it ends the keeping: leases still held are believed no longer and left to expire.
+    After `close` leases are no longer renewed; those still held count as lost and expire.
     """
 
     def __init__(self, store: Store, *, listener: Listener | None = None) -> None:
@@ -59,33 +59,32 @@ class Client:
         self._engine = Engine(store, listener)
 
     def lock(self, key: str, **settings: Unpack[Given]) -> Lock:
-        """Name a lock of this store; asks nothing. Settings as in `Settings.make`."""
+        """Return a lock of this store, without a request. Settings as in `Settings.make`."""
         return Lock._of(self._engine, key, settings)
 
     def try_many(self, keys: Iterable[str], **settings: Unpack[Given]) -> Batch:
-        """Take as many locks as are free now, without waiting: a batch, which knows what it has and what it waits for.
+        """Acquire the locks that are free now, without waiting; return a batch of their leases and the pending keys.
 
-        Come back for the rest with `batch.try_acquire_rest()`, or go through all with `batch.iter_as_acquired()`.
-        Settings as in `Settings.make`, the same for all. Raises StoreRefused for a key that was refused, and
-        StoreUnavailable or OutcomeUnknown if the store was silent about all; nothing is held then.
+        Acquire the rest with `batch.try_acquire_rest()`, or iterate over all with `batch.iter_as_acquired()`. Settings
+        as in `Settings.make`, the same for all. Raises StoreRefused for a key that was refused, and StoreUnavailable or
+        OutcomeUnknown if the store answered for none; no lease is held then.
         """
         from lockstead import batch
 
         return batch.try_many(self._engine, Settings.make(**settings), keys)
 
     def acquire_all(self, keys: Iterable[str], timeout: Duration | None = None, **settings: Unpack[Given]) -> Batch:
-        """Take all locks or none: one after the other, in the order of their names' UTF-8 bytes.
+        """Acquire all locks or none: one after the other, in the order of their names' UTF-8 bytes.
 
-        Take several locks like this, and no two callers wait for each other. It waits while it holds, so do not call it
-        while you hold other locks. NotAcquired after `timeout` seconds in all, forever by
-        default; nothing is held then.
+        The order prevents deadlocks between callers of this method. It waits while it holds locks, so do not call it
+        while you hold others. NotAcquired after `timeout` seconds in all, forever by default; no lease is held then.
         """
         from lockstead import batch
 
         return batch.acquire_all(self._engine, Settings.make(**settings), keys, timeout)
 
     def history(self, key: str | None = None) -> list[AuditEntry]:
-        """Return the leases that were broken, of one key or of all, the oldest first; kept as the store's page says."""
+        """Return the broken leases of one key or of all, the oldest first; retention depends on the store."""
         from lockstead import operations
 
         return _converse(self._engine, operations.PLAIN, operations.history(self._engine, key))
@@ -97,7 +96,7 @@ class Client:
         return _converse(self._engine, operations.PLAIN, operations.listed(self._engine))
 
     def verify(self, sequencer: Sequencer | str) -> bool:
-        """Return whether a sequencer names the lease that holds its key at this instant. Absent or expired is no."""
+        """Return whether a sequencer is that of the lease that holds its key now; False if there is none."""
         from lockstead import operations
 
         return _converse(self._engine, operations.PLAIN, operations.verified(self._engine, sequencer))
@@ -127,20 +126,20 @@ class Client:
 
 
 def connect(url: str, *, client: object | None = None, listener: Listener | None = None) -> Client:
-    """Open a store by URL; `client` brings the caller's own client object (a `storage.Client`, say).
+    """Open a store by URL; `client` is the caller's own client object, such as a `storage.Client`.
 
-    ValueError for a URL that cannot be, StoreRefused when the client library or the store is missing.
+    ValueError for an invalid URL, StoreRefused if the client library or the store is missing.
     """
     return Client(load(partial(registry.open_store, url, client)), listener=listener)
 
 
 class Lock(registry.NamedLock, LockMisuse):
-    """A key one can ask for; holds nothing, and naming one asks nothing and imports no client library.
+    """A lock by name. Making one sends no request and imports no client library.
 
     Not reentrant: each acquisition is a holder of its own. Safe to share between threads.
     """
 
-    # here, so that what Python says of a wrong call names this class
+    # defined here, so that Python's TypeError for a wrong call names this class
     def __init__(self, url: str, *, client: object | None = None, **settings: Unpack[Given]) -> None:
         super().__init__(url, client=client, **settings)
 
@@ -160,9 +159,9 @@ class Lock(registry.NamedLock, LockMisuse):
 
         Ends within timeout + 1 s even if the store hangs. The time that the first call takes to import the client
         library counts; if that alone takes longer, one try of 0.3 s follows. reclaim: take the lock from an earlier
-        process of the same explicit owner, whose death the caller vouches for. Raises StoreUnavailable or
-        OutcomeUnknown if the store is still silent at the end. Cancelled or interrupted, it leaves nothing behind
-        beyond one ttl.
+        process of the same explicit owner; the caller must be sure that it is dead. Raises StoreUnavailable or
+        OutcomeUnknown if the store still does not answer at the end. If it is cancelled or interrupted, the lock is
+        free again after one ttl at most.
         """
         registry.refuse_unknown(unknown)
         return self._acquire(None if timeout is None else seconds(timeout, "timeout"), reclaim=reclaim)
@@ -174,7 +173,7 @@ class Lock(registry.NamedLock, LockMisuse):
         return lease
 
     def try_acquire(self, *, reclaim: bool = False) -> Lease | None:
-        """Try once: the lease, or None if somebody else holds it. Waits for nobody.
+        """Try once, without waiting; None if the lock is held.
 
         The store has `request_timeout` for each request; `acquire(timeout=0)` is a try that ends within a second.
         """
@@ -203,9 +202,9 @@ class Lock(registry.NamedLock, LockMisuse):
     ) -> Hold:
         """Hold the lock for a `with` block, or, as a decorator, for each call of a function.
 
-        Leaving it: lease lost and body returned, LeaseLost; body raised, its exception passes, with a note if the
-        lease was lost; release failed, a warning. interrupt: interrupt the block when the lease is lost; where it
-        awaits, by cancelling its task.
+        At the end: LeaseLost if the lease was lost and the body returned; the body's own exception if it raised, with a
+        note if the lease was lost; a warning if the release failed. interrupt: cancel the block's task when the lease
+        is lost.
         """
         from lockstead.hold import Hold
 
@@ -216,7 +215,7 @@ class Lock(registry.NamedLock, LockMisuse):
     # --- tickets -------------------------------------------------------------------------------------------------
 
     def attach(self, ticket: LeaseTicket | str) -> Lease:
-        """Carry on with a lease from its ticket, as a member. LeaseLost if it is not there any more.
+        """Join a lease by its ticket, as a member. LeaseLost if it has ended.
 
         The ttl is the lease's own. ValueError for what is not a ticket, or a ticket of another lock.
         """
@@ -228,7 +227,7 @@ class Lock(registry.NamedLock, LockMisuse):
         return Lease(engine, _converse(engine, self._settings, joining), None)
 
     def release(self, ticket: LeaseTicket | str, *, drain: Duration | None = None) -> bool:
-        """Release a lease as its owner, from its ticket, without attaching. True if we removed it.
+        """Release a lease as its owner, from its ticket, without attaching. True if this call removed it.
 
         Waits, at most `drain` seconds, until no member is live; if one still is, the lease is left to expire.
         """
@@ -239,10 +238,11 @@ class Lock(registry.NamedLock, LockMisuse):
         return _converse(engine, self._settings, releasing)
 
     def renew(self, ticket: LeaseTicket | str, *, progress: str | None = None) -> float:
-        """Extend a lease from its ticket, as its owner; the seconds for which it may be believed from now on.
+        """Extend a lease from its ticket, as its owner; return the seconds until its new deadline.
 
-        For a lease that nobody keeps, between the steps of a job. progress: a word on how far the work is. LeaseLost
-        if the lease was taken, removed, revoked or is being released; one that is overdue but untaken is extended.
+        For a lease that no keeper renews, between the steps of a job. progress: text on the progress of the work.
+        LeaseLost if the lease was taken, removed, revoked or is being released; one that has expired but was not taken
+        is extended.
         """
         engine = self._ready()
         from lockstead import operations
@@ -251,7 +251,7 @@ class Lock(registry.NamedLock, LockMisuse):
         return _converse(engine, self._settings, renewing)
 
     def members(self, ticket: LeaseTicket | str) -> list[LockInfo]:
-        """Return who is registered to work under a ticket's lease, the oldest first; also who has died since."""
+        """Return the registered members of a ticket's lease, the oldest first, including dead ones."""
         engine = self._ready()
         from lockstead import operations
 
@@ -264,10 +264,10 @@ class Lock(registry.NamedLock, LockMisuse):
         owner_filter: Callable[[str], bool] | None = None,
         timeout: Duration | None = None,
     ) -> bool:
-        """Wait until nobody works under a lease any more, from its ticket; False if one still does after `timeout`.
+        """Wait until a ticket's lease has no members; False if it still has one after `timeout`.
 
-        whose: wait for those alone whose owner it chooses. Who is dead is waited for until its registration has
-        expired. Gives nothing back, and while the lease lives another member may join.
+        owner_filter: wait only for members whose owner it accepts. A dead member counts until its registration expires.
+        The lease is not released, and new members may join while it is held.
         """
         engine, settings = self._ready(), self._settings
         from lockstead import operations
@@ -276,9 +276,9 @@ class Lock(registry.NamedLock, LockMisuse):
         return _converse(engine, settings, script, limits)
 
     def remove_member(self, ticket: LeaseTicket | str, member: LockInfo) -> bool:
-        """Take back the registration of a member (of `members`) for whose death the caller vouches; True if we did.
+        """Remove the registration of a member (from `members`) that the caller knows to be dead; True if it existed.
 
-        Nobody waits for it any longer. If it lives, it works until its next renewal while others think it gone.
+        A release no longer waits for it. A member that is alive continues until its next renewal.
         """
         engine = self._ready()
         from lockstead import operations
@@ -286,13 +286,13 @@ class Lock(registry.NamedLock, LockMisuse):
         script = operations.withdrawn(engine, self._key, self._settings, ticket, member)
         return _converse(engine, self._settings, script)
 
-    # --- looking and breaking ------------------------------------------------------------------------------------
+    # --- inspecting and breaking ---------------------------------------------------------------------------------
 
     def wait_until_free(self, timeout: Duration | None = None) -> bool:
-        """Wait until nobody holds the lock, and never take it; False if it is still held after `timeout` seconds.
+        """Wait until the lock is free, without acquiring it; False if it is still held after `timeout` seconds.
 
-        A hint, as every look is: who needs the lock must ask for it, and may find it taken again. 0 is one look. A
-        store that is silent is waited out; StoreUnavailable or OutcomeUnknown if it still is at the end.
+        Only a hint: another caller may acquire it first. 0 checks once. A store that does not answer is tried again;
+        StoreUnavailable or OutcomeUnknown if it still does not at the end.
         """
         engine, settings = self._ready(), self._settings
         from lockstead import operations
@@ -302,17 +302,17 @@ class Lock(registry.NamedLock, LockMisuse):
         return found.is_free
 
     def inspect(self) -> LockInfo | None:
-        """Return who holds the lock, since when, why, until when, with which token; None if nobody does."""
+        """Return who holds the lock, since when, why, until when, with which token; None if it is free."""
         engine = self._ready()
         from lockstead import operations
 
         return _converse(engine, self._settings, operations.inspected(engine, self._key, self._settings))
 
     def contenders(self) -> list[Contender]:
-        """Return who waits for the lock, in the order of the queue: the first 100, and what else stands in it.
+        """Return the first 100 waiters, in the order of the queue, and its stray entries.
 
-        StoreRefused on stores that keep no queue: all but etcd and ZooKeeper. Of the threads and tasks of one client
-        that wait, one alone stands in the queue.
+        StoreRefused on stores without a queue: all but etcd and ZooKeeper. The waiting threads and tasks of one client
+        have one entry together.
         """
         engine = self._ready()
         from lockstead import operations
@@ -320,7 +320,7 @@ class Lock(registry.NamedLock, LockMisuse):
         return call(partial(operations.contenders, engine, self._key, self._settings))
 
     def history(self) -> list[AuditEntry]:
-        """Return the leases of this lock that were broken, the oldest first; kept as the store's page says."""
+        """Return the broken leases of this lock, the oldest first; retention depends on the store."""
         engine = self._ready()
         from lockstead import operations
 
@@ -331,8 +331,9 @@ class Lock(registry.NamedLock, LockMisuse):
     ) -> BreakResult | None:
         """Revoke the lease, as an operator; None if there is none. The holder finds out at its next renewal.
 
-        A lease whose time is up is ended at once. now: end any at once; the answer says for how long the old holder may
-        still believe. incarnation (of an inspection): break exactly that lease and no later one. Leaves an audit entry.
+        An expired lease is removed at once. now: remove any lease at once; the result says how long its holder may
+        still consider itself the holder. incarnation (from `inspect`): break that lease and no later one. Writes an
+        audit entry.
         """
         engine = self._ready()
         from lockstead import operations

@@ -1,6 +1,6 @@
-"""The resource's side of fencing: a guard that refuses superseded tokens, and the places where it remembers them.
+"""The resource's side of fencing: a guard that refuses superseded tokens, and stores for the highest token.
 
-| floor | remembers in | one step with |
+| fence store | stores the token in | atomic with |
 |---|---|---|
 | `MemoryFenceStore` | this process | nothing else |
 | `SqlFenceStore` | a row of a SQL table | the transaction that writes the data |

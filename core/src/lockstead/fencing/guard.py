@@ -1,4 +1,4 @@
-"""Check, on the resource's side, that a sequencer may still touch it. Must not know any lock store."""
+"""The resource's check of fencing tokens. Must not know any lock store."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from lockstead.values import Sequencer
 
 
 class FenceStore(Protocol):
-    """Where a resource remembers the highest token that it has seen of a key."""
+    """Stores the highest token that a resource has seen of a key."""
 
     def advance(self, key: str, token: int) -> int:
-        """Set the floor of a key to `token` unless it is higher, in one step; give the floor that now stands."""
+        """Raise a key's highest token to `token` if it is lower, atomically, and return the highest token."""
         ...
 
 
 class MemoryFenceStore:
-    """The floor of a resource that lives in this very process. Safe to share between threads."""
+    """The fence store of a resource inside this process. Safe to share between threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._highest: dict[str, int] = {}
 
     def advance(self, key: str, token: int) -> int:
-        """Set the floor of a key to `token` unless it is higher; give the floor that now stands."""
+        """Raise a key's highest token to `token` if it is lower, and return the highest token."""
         with self._lock:
             highest = max(token, self._highest.get(key, token))
             self._highest[key] = highest
@@ -33,21 +33,21 @@ class MemoryFenceStore:
 
 
 class FenceGuard:
-    """Stands before a resource: refuses a token below the highest it has seen; an equal one is admitted.
+    """Refuses tokens below the highest that the resource has seen; an equal token is admitted.
 
-    Protects only what is done after `admit` in one step with it; remembers for as long as its floor does.
+    Protects only writes that are atomic with the preceding `admit`. Default store: `MemoryFenceStore`.
     """
 
-    def __init__(self, floor: FenceStore | None = None) -> None:
-        self._floor = floor or MemoryFenceStore()
+    def __init__(self, store: FenceStore | None = None) -> None:
+        self._store = store or MemoryFenceStore()
 
     def admit(self, sequencer: Sequencer | str) -> None:
-        """Let a sequencer pass, or raise LeaseLost (TAKEN): a later holder was here.
+        """Admit a sequencer, or raise LeaseLost (TAKEN) if a later holder was admitted before.
 
         ValueError for text that is not a sequencer, TypeError for any other type.
         """
         said = sequencer if isinstance(sequencer, Sequencer) else Sequencer.parse(sequencer)
-        highest = self._floor.advance(said.key, said.token)
+        highest = self._store.advance(said.key, said.token)
         if highest > said.token:
             raise LeaseLost(
                 f"token {said.token} of {said.key!r} is superseded: {highest} was here already",

@@ -1,8 +1,8 @@
-"""How a Cloud Storage object carries the highest token in its metadata, and is rewritten under it.
+"""Fencing of a Cloud Storage object by the highest token in its metadata.
 
-Admission and write are two requests. What makes them one step is the object's own metageneration: an admission moves
-it, and a write expects the one that its admission left. Must not know any lock store; the caller's own
-`google.cloud.storage` blob does the talking.
+Admission and write are two requests, made atomic by the object's metageneration: an admission changes it, and a write
+expects the one of its admission. Must not know any lock store; requests go through the caller's own
+`google.cloud.storage` blob.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _CARRIED: Final = ("cache_control", "content_disposition", "content_encoding", "
 class GcsFenceStore:
     """The highest token of one lock, in the metadata of the object that the lock protects.
 
-    Admit first, before you read what you will overwrite; then `rewrite`. A rewrite after a later holder was admitted
-    is refused by the service itself. An object that does not exist is created empty, so that there is something to
-    carry the token. Of one lock: ValueError for the token of another. For one thread at a time.
+    Admit first, before you read what you will overwrite; then `rewrite`. The service itself refuses a rewrite after a
+    later holder was admitted. A missing object is created empty, to carry the token. For one lock: ValueError for the
+    token of another. For one thread at a time.
     """
 
     def __init__(self, blob: Blob) -> None:
@@ -43,9 +43,9 @@ class GcsFenceStore:
         return dict(self._conditions)
 
     def advance(self, key: str, token: int) -> int:
-        """Set the floor to `token` unless it is higher; give the floor that now stands.
+        """Raise the highest token to `token` if it is lower, and return the highest token.
 
-        StoreRefused without permission, StoreUnavailable or OutcomeUnknown if the service is silent.
+        StoreRefused without permission, StoreUnavailable or OutcomeUnknown if the service does not answer.
         """
         for _ in range(TURNS_MAX):
             seen = self._seen()
@@ -62,7 +62,7 @@ class GcsFenceStore:
         raise StoreUnavailable(f"{self._blob.name!r} changes too fast to be fenced; retry")
 
     def rewrite(self, data: bytes | str, content_type: str = "application/octet-stream") -> None:
-        """Write the object anew under the token that was admitted last; its other metadata is kept.
+        """Replace the object's data under the token that was admitted last; its other metadata is kept.
 
         LeaseLost (TAKEN) if a later holder was admitted meanwhile, StoreRefused if somebody else wrote without a
         token, OutcomeUnknown if no answer came: read before you write again.
@@ -87,7 +87,7 @@ class GcsFenceStore:
         return self._blob.bucket.blob(self._blob.name)
 
     def _seen(self) -> Blob | None:
-        """Return the object as it stands, created if there is none; None if it changed hands meanwhile."""
+        """Return the present object, None after it was created or changed: read again then."""
         fresh = self._fresh()
         if _asked(lambda: fresh.reload(**_ONCE), "") is not _ABSENT:
             return fresh
@@ -139,7 +139,7 @@ _ONCE: Final[dict[str, Any]] = {"retry": None, "timeout": TIMEOUT}
 
 
 def _asked(request: Any, doubt: str, *, is_doubt_fine: bool = False) -> _Answer:
-    """Send one request and put its answer into one of four."""
+    """Send one request and return its result as one of four answers."""
     import requests
     from google.api_core import exceptions as api
 
@@ -153,7 +153,7 @@ def _asked(request: Any, doubt: str, *, is_doubt_fine: bool = False) -> _Answer:
         raise StoreRefused(f"the service refused: {error.message}") from error
     except (api.GoogleAPIError, requests.RequestException, OSError) as error:
         if is_doubt_fine:
-            return _DOUBT  # the next look tells
+            return _DOUBT  # the next read finds out
         raise (OutcomeUnknown if doubt else StoreUnavailable)(
             doubt or f"the service did not answer: {error}"
         ) from error

@@ -1,6 +1,6 @@
-"""How the highest token of a key is kept in a row of a SQL table, within the transaction of the data itself.
+"""Fencing by the highest token in a row of a SQL table, in the transaction that writes the data.
 
-Must not know any driver: it speaks through a DB-API connection of the caller's, and neither begins nor commits.
+Must not know any driver: it uses a DB-API connection of the caller, and neither begins nor commits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PLACES: Final = {"qmark": ("?", "?"), "numeric": (":1", ":2"), "format": ("%s", 
 """How a statement names its two parameters, by the paramstyle of the driver (PEP 249)."""
 
 _IDLE: Final = 0
-"""What psycopg's `transaction_status` says of a connection in no transaction."""
+"""psycopg's `transaction_status` of a connection without a transaction."""
 
 
 class Cursor(Protocol):
@@ -46,8 +46,8 @@ class SqlFenceStore:
 
     Admit first in a transaction, before you read what you will overwrite; then write and commit. The row stays locked
     until the commit, so a later holder waits for it, and an earlier one finds the later token. Neither begins nor
-    commits: a rollback takes the admission back with the data. Of a connection that commits each statement by itself
-    there is no one step; where the driver tells (sqlite3, psycopg), that is a ValueError.
+    commits: a rollback also undoes the admission. A connection in autocommit mode gives no atomicity; if the driver
+    tells (sqlite3, psycopg), that is a ValueError.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class SqlFenceStore:
         )
 
     def advance(self, key: str, token: int) -> int:
-        """Set the floor of a key to `token` unless it is higher, in one statement; give the floor that now stands."""
+        """Raise a key's highest token to `token` if it is lower, in one statement, and return the highest token."""
         bare = self._table.rpartition(".")[2]
         first, second = self._places
         row = self._run(
