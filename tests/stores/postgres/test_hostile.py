@@ -142,7 +142,7 @@ def test_triggers_and_rules_that_are_not_ours_are_refused_when_a_store_is_opened
         added.format(schema),
     )
     with closing(url.open_store(f"{server.url(user='victim')}?schema={schema}")) as fresh:
-        with pytest.raises(StoreRefused, match="triggers or rules to the tables") as refused:
+        with pytest.raises(StoreRefused, match="have triggers or rules that were added") as refused:
             fresh.perform(Read(APT), LIMIT)
         assert "\n" not in str(refused.value)
         server.tell(f"DROP FUNCTION {schema}.spy CASCADE", f"DROP RULE IF EXISTS spy ON {schema}.meta")

@@ -82,8 +82,8 @@ async def _found(connection: AsyncConnection, statements: Statements, ends_at: f
         raise StoreRefused(f"{connection.place} is not PostgreSQL but {str(product)[:40]!r}: unsupported")
     if rows[0][6] != "0":
         raise StoreRefused(
-            f"somebody added triggers or rules to the tables of the locks in {connection.place}, which run as whoever "
-            "locks; drop them, or take another ?schema="
+            f"the lock tables in {connection.place} have triggers or rules that were added; they would run with your "
+            "rights; drop them, or use another ?schema="
         )
     if in_recovery == "t":
         raise StoreUnavailable(f"{connection.place} {STANDBY}")
