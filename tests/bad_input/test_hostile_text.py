@@ -143,7 +143,7 @@ BAD_ENTRIES: list[dict[str, str]] = [
     {**BROKEN, "at": "1e300"},
     {**BROKEN, "at": "nan"},
     {**BROKEN, "reason": HOSTILE, "by": HOSTILE},
-    {"v": "1", "damage": "its fields are not map of text"},
+    {"v": "1", "damage": "its fields are not a map of text"},
     {},
 ]
 

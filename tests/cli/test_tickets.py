@@ -213,7 +213,7 @@ def test_one_lease_through_several_steps(shell: Shell) -> None:
         assert (second.expires_epoch or 0) > (first.expires_epoch or 0)
         assert client.lock("apt").try_acquire() is None
         done = shell.run("release", ticket)
-        assert (done.code, done.out, done.err) == (0, "apt is given back\n", "")
+        assert (done.code, done.out, done.err) == (0, "apt is released\n", "")
         assert client.lock("apt").inspect() is None
 
 
@@ -252,7 +252,9 @@ def test_inside_run_the_ticket_is_the_one_of_that_run(files: Shell) -> None:
 def test_64_inside_run_the_lease_of_that_run_is_not_given_back(files: Shell) -> None:
     done = files.run("run", files.url(), "--", PROGRAM, "release")
     assert (done.code, done.out) == (64, "")
-    assert done.err == "lockstead: 'lockstead run' gives 'apt' back when its command has ended; do not release it\n"
+    assert (
+        done.err == "lockstead: 'lockstead run' releases 'apt' when its command has ended; do not release it yourself\n"
+    )
 
 
 @pytest.mark.parametrize("now", [False, True], ids=["revoked", "ended"])
@@ -284,9 +286,7 @@ def test_76_a_lease_that_is_gone_is_not_given_back_and_that_is_said(shell: Shell
     done = shell.run("release", "--json", ticket)
     said = done.said
     assert (done.code, tuple(said), said["key"], said["released"]) == (0, ("key", "holder", "released"), "apt", True)
-    shell.run("release", ticket).fails(
-        76, f"cannot give back the lease of {holder!r} on 'apt', GONE: its record is gone"
-    )
+    shell.run("release", ticket).fails(76, f"cannot release the lease of {holder!r} on 'apt', GONE: its record is gone")
 
 
 @pytest.mark.parametrize("now", [False, True], ids=["revoked", "ended"])
@@ -299,7 +299,7 @@ def test_76_a_lease_that_was_broken_is_given_back_once_at_most_and_who_broke_it_
         first = shell.run("release", ticket)
         if not now:
             told = "lockstead: 'apt': the lease was revoked before it was released (by anna: stuck)\n"
-            assert (first.code, first.out, first.err) == (0, "apt is given back\n", told)
+            assert (first.code, first.out, first.err) == (0, "apt is released\n", told)
         for done in (first, shell.run("release", ticket), shell.run("release", ticket))[not now :]:
             done.fails(76, "on 'apt', REVOKED: it was revoked (by anna: stuck)")
         assert client.release(ticket) is False
@@ -312,6 +312,8 @@ def test_h27_75_release_waits_for_who_works_under_the_lease_and_leaves_it_to_exp
         files.run("release", "--drain", "300ms", ticket).fails(75, "a member still works under it")
         assert member.is_held
         files.run("renew", ticket).fails(76, "it is being released")
+        shown = files.run("inspect", files.url()).out
+        assert " left)" in shown, "nobody can renew it any more"
         releasing = files.start("release", "--drain", "60", ticket)
         assert releasing.poll() is None
         member.release()

@@ -390,9 +390,7 @@ def why_over(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket |
     """Return why a lost lease cannot be released by its ticket."""
     said, lease, scaled = _of_ticket(engine, key, settings, ticket)
     looked = yield from ask(Read(lease.name))
-    return lost_by_ticket(
-        said, over(lease, looked.answer, engine.context(scaled)) or Over(LossReason.GONE), "give back"
-    )
+    return lost_by_ticket(said, over(lease, looked.answer, engine.context(scaled)) or Over(LossReason.GONE), "release")
 
 
 def drained(

@@ -2,7 +2,8 @@
 
 Every figure of it is in this file: the settings take their defaults and their relations from here, the keeper its
 schedule, acquiring and joining what they leave to the keeper, and etcd what keeps a shared lease alive. Durations are
-seconds; instants are of one boot clock. What a lease's expiry allows, and the abort margin, is in `protocol.expiry`.
+seconds; instants are of one boot clock. The margins of expiry are in `protocol.expiry`; the
+abort margin is a setting.
 
 With the defaults, (1 + MAX_FAILURES) / RENEWALS_PER_TTL and the abort margin must fit into a ttl. tests/protocol/
 test_settings.py and test_lifecycle.py and tests/runtime/test_keeper.py hold the policy.

@@ -30,7 +30,7 @@ class LockInfo:
     holder is owner plus nonce. ttl, age, expected are seconds; age is the time since the last renewal by the store's
     clock, None where it does not tell. is_expired: its time is up as far as one read can tell, so the next who asks
     may take it. acquired_at, expires_at, alert_at are `pendulum` datetimes in UTC, by the writer's wall clock.
-    problem: why the record cannot be read (damaged, not ours, of a newer version), in one line. Nobody gets such a
+    decode_error: why the record cannot be read (damaged, not ours, of a newer version), in one line. Nobody gets such a
     key, and all that is known of it is its name. Only a listing shows one; everything else raises StoreRefused.
     """
 

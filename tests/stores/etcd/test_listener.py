@@ -66,11 +66,11 @@ def test_a_thousand_awaiting_waiters_of_two_hundred_keys_take_one_thread_and_few
         waiters = [asyncio.create_task(wait(number)) for number in range(WAITERS)]
         await asyncio.sleep(0)
         assert threads() == ["lockstead-etcd"]
-        assert threading.active_count() == threads_before + 1
+        assert threading.active_count() <= threads_before + 1
         until(lambda: all(place.created for place in [*known.values()]), "not all have a place", 400.0)
         assert len(keys_below(etcd.server.port, f"{space}/queue/")) == WAITERS
         assert threads() == ["lockstead-etcd"]
-        assert threading.active_count() == threads_before + 1
+        assert threading.active_count() <= threads_before + 1
         assert open_files() < files_before + etcd_listener.REQUESTS_MAX + STREAMS_MAX + 8
         queues = [keys_below(etcd.server.port, f"{space}/queue/k{number}/") for number in range(KEYS)]
         for number, snapshot in enumerate(held):

@@ -633,7 +633,7 @@ def test_fields_of_another_program_are_neither_free_nor_anybodys(
     first = made(store)
     server.tell(f"UPDATE {schema}.record SET fields = '{{\"identity\": 7}}'")
     odd = seen(store)
-    assert dict(odd.fields) == {"v": "1", "damage": "its fields are not map of text"}
+    assert dict(odd.fields) == {"v": "1", "damage": "its fields are not a map of text"}
     assert isinstance(store.perform(Create(APT, {}), LIMIT), Conflict)
     assert isinstance(store.perform(Remove(APT, first.incarnation), LIMIT), Removed)
 

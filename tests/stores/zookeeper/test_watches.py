@@ -77,7 +77,7 @@ def test_a_thousand_places_take_one_thread_and_one_watch_each(
     waiters = {(name, number): Waiter(store, f"{number}", name) for name in names for number in range(5)}
     until(lambda: len(watches(server, space)) == len(waiters))
     assert len(set(watches(server, space))) == len(waiters)
-    assert threading.active_count() == threads + 1
+    assert threading.active_count() <= threads + 1
     for name, one in zip(names, made, strict=True):
         store.perform(Remove(name, one.incarnation), LIMIT)
     until(lambda: sum(one.has_turn.is_set() for one in waiters.values()) == len(names))

@@ -173,7 +173,7 @@ def details(held: LockInfo, now: float) -> Iterator[tuple[str, str]]:
     """Yield the other fields of a lock as pairs of name and text."""
     overdue, left = overdue_for(held, now), time_left(held, now)
     revoked = None if held.revoked_by is None else f"by {held.revoked_by}: {held.revoke_reason}"
-    unless = "" if held.revoked_by is not None else " unless it is renewed"
+    unless = "" if held.closing or held.revoked_by is not None else " unless it is renewed"
     until = _with(expires_epoch(held, now), f"{_short(left)} left{unless}" if left else None)
     said = {
         "decode_error": held.decode_error,

@@ -44,7 +44,7 @@ def release(ticket: str | None, store: str | None, drain: str | None, json: bool
     # `run` exports both, and its own process works under the lease until the command has ended
     if ticket == os.environ.get("LOCKSTEAD_TICKET") and os.environ.get("LOCKSTEAD_KEY") == said.key:
         raise Failed(
-            Exit.USAGE, f"'lockstead run' gives {said.key!r} back when its command has ended; do not release it"
+            Exit.USAGE, f"'lockstead run' releases {said.key!r} when its command has ended; do not release it yourself"
         )
     with opened(named) as client:
         if not client.release(said, drain=drain):
@@ -52,7 +52,7 @@ def release(ticket: str | None, store: str | None, drain: str | None, json: bool
     if json:
         out_json({"key": said.key, "holder": said.holder, "released": True})
     else:
-        out(f"{said.key} is given back")
+        out(f"{said.key} is released")
     return Exit.OK
 
 

@@ -45,8 +45,8 @@ class SqlFenceStore:
     """The highest token of each key, as rows of a table beside the data. SQLite (3.35 and later) and PostgreSQL.
 
     Admit first in a transaction, before you read what you will overwrite; then write and commit. The row stays locked
-    until the commit, so a later holder waits for it, and an earlier one finds the later token. Neither begins nor
-    commits: a rollback also undoes the admission. A connection in autocommit mode gives no atomicity; if the driver
+    until the commit, so a later holder waits for it, and an earlier one finds the later token. A rollback also undoes
+    the admission, which neither begins nor commits. A connection in autocommit mode gives no atomicity; if the driver
     tells (sqlite3, psycopg), that is a ValueError.
     """
 

@@ -191,9 +191,10 @@ class Pause(Command[Paused]):
     """Come back after a time that the driver draws between the two bounds (seconds), or when the key changes.
 
     Never performed by a store itself: see `stores.port.SupportsWatch`. waiter_id: who waits for the lock, and so wants
-    a place in the queue of a store that keeps one; empty for who only looks. heeds: whether a change ends it early; not
-    after an unknown outcome, where it may be our own request that changes the key, again and again. over_in: whatever
-    is drawn, come back then, plus up to `spread` at random: what was seen last can be over by that time (seconds).
+    a place in the queue of a store that keeps one; empty for a reader. wake_on_change: whether a change ends it early;
+    not after an unknown outcome, where it may be our own request that changes the key, again and again. over_in:
+    whatever is drawn, come back then, plus up to `spread` at random: what was seen last can be over by that time
+    (seconds).
     """
 
     name: Name
@@ -261,9 +262,9 @@ class TokenSource(Enum):
 class Traits:
     """What the protocol must know of a store. Durations are seconds.
 
-    granularity: the greatest error of store_now against updated_at that is tolerated. clock_resolution: the resolution
-    of store_now. ttl_recommended: a shorter ttl draws a warning. foreign: records of other implementations are
-    respected as locks; elsewhere a record without our version is refused. pace: how far two changes of one record
+    clock_skew_max: the greatest error of store_now against updated_at that is tolerated. clock_resolution: the
+    resolution of store_now. ttl_recommended: a shorter ttl draws a warning. foreign: records of other implementations
+    are respected as locks; elsewhere a record without our version is refused. pace: how far two changes of one record
     have to be apart, or the second may be turned away with an unknown outcome.
     """
 

@@ -1,6 +1,6 @@
 """Arithmetic of expiry: until when a lease is valid for its holder, and when a contender may take over.
 
-All margins of the protocol are in this file. Must not know commands, records or stores. Never compares the clocks of
+All margins between two clocks are in this file. Must not know commands, records or stores. Never compares the clocks of
 two machines.
 """
 
@@ -19,7 +19,7 @@ def holder_deadline(sent_at: float, ttl: float, drift: float) -> float:
     """Return the instant from which the holder must treat the lease as lost.
 
     sent_at and the result are seconds on the holder's boot clock; sent_at is of the last request that renewed this
-    record's life. Source: Gray and Cheriton, SOSP 1989; docs/decisions on time.
+    record's life. Source: Gray and Cheriton, SOSP 1989.
     """
     return sent_at + ttl * (1 - drift)
 

@@ -14,7 +14,7 @@ from lockstead.errors import OutcomeUnknown
 from lockstead.protocol.commands import Extend, Remove, Replace
 from lockstead.reading import DAMAGE, RECORD_BYTES_MAX, TOO_LARGE
 
-NO_MAP: Final = "its fields are not map of text"
+NO_MAP: Final = "its fields are not a map of text"
 NO_HEAD: Final = "what the store itself keeps with it is not there"
 
 DAMAGED: Final = "damaged-"

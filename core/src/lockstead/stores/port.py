@@ -86,9 +86,9 @@ class SupportsWatch(Protocol):
         Does not block and makes no request in the caller's thread, which may run an event loop. on_change may be called
         from any thread, also before `subscribe` returns; it neither blocks nor raises. It is called once when the
         subscription takes effect, unless the record is there: a change since the caller's last read may have been
-        missed. Calls without a change are allowed, but each costs a read. is_free: the record is known to be gone, and
-        few others were notified, so that acquiring is worth a write. While the store cannot listen, it does not call:
-        callers poll with their own backoff.
+        missed. Calls without a change are allowed, but each costs a read. is_free means that the record is known to be
+        gone and few others were notified, so that acquiring is worth a write. While the store cannot listen, it does
+        not call: callers poll with their own backoff.
         """
         ...
 

@@ -202,9 +202,9 @@ class _Locking:
 class LockedTaskGroup(_Locking, TaskGroup):  # type: ignore[misc]  # a class that is found when Airflow is there
     """A group of tasks under one lease, on however many workers; acquire and release come with it.
 
-    lock: the lock's URL; or key with lockstead_conn_id, the connection that names its store. All other words are
-    those of `LockSpec`, or of Airflow's TaskGroup. acquire_args, release_args and keeper_args go to the tasks of that
-    kind. Raises ValueError or TypeError, with one line, for what cannot be, when the file is parsed.
+    Name the lock by lock, its URL, or by key with lockstead_conn_id, the connection that names its store. All other
+    words are those of `LockSpec`, or of Airflow's TaskGroup. acquire_args, release_args and keeper_args go to the tasks
+    of that kind. Raises ValueError or TypeError, with one line, for what cannot be, when the file is parsed.
 
     It does not promise that the tasks run without a pause between them, nor that a task that is cleared alone after
     the release finds a lease: see `on_stale_lease`.

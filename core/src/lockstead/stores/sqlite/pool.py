@@ -231,8 +231,8 @@ class Watch:
 class Loan:
     """One use of a connection, for a write one transaction in its turn; after an error it serves no more.
 
-    Errors of SQLite come out as errors of a store, as of before the commit: nothing was changed. Two uses a lock
-    cycle: a generator's context manager would take a tenth of it.
+    Errors of SQLite are raised as StoreError: nothing was changed. A lock cycle has two uses, and a generator's
+    context manager would take a tenth of it.
     """
 
     __slots__ = ("_limit", "_link", "_pool", "_turn")
