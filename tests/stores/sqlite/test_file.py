@@ -360,3 +360,43 @@ def test_h34_what_a_signal_handler_raises_is_not_lost(tmp_path: Path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "locks.db")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split() == ["400", "0"]
+
+
+def test_h34_an_interrupted_write_keeps_no_later_one_out(tmp_path: Path) -> None:
+    """An exception at the first line of `__exit__` is one of a write in some hundreds, and keeps its turn."""
+    program = """
+        import random, signal, sys, threading
+        from lockstead.protocol.commands import Create, Remove
+        from lockstead.stores.sqlite.store import SqliteStore
+        from lockstead.values import Name
+
+        class Hit(BaseException): pass
+        dice, store, apt = random.Random(7), SqliteStore(sys.argv[1]), Name("apt")
+
+        def handler(number, frame):
+            raise Hit
+
+        def use(name):
+            made = store.perform(Create(name, {"v": "1"}), 5.0)
+            if hasattr(made, "incarnation"):
+                store.perform(Remove(name, made.incarnation), 5.0)
+
+        def use_for_ever():
+            while True:
+                use(apt)
+
+        use(apt)
+        signal.signal(signal.SIGALRM, handler)
+        for round in range(1000):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, dice.uniform(0.0001, 0.001))
+                use_for_ever()
+            except Hit:
+                pass
+            other = threading.Thread(target=lambda: print(use(Name("yum"))))
+            other.start()
+            other.join()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "locks.db")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert (done.stdout, done.stderr) == ("None\n" * 1000, "")

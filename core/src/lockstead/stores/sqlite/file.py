@@ -9,7 +9,7 @@ import os
 import sqlite3
 import stat
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -143,9 +143,13 @@ def _check_journal(path: Path, limit: float, ends_at: float) -> None:
 
 def _lock_whole(path: Path) -> None:
     """Lock the whole file for an instant. Raises OperationalError with SQLITE_BUSY if somebody else has it open."""
-    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
+    connection = sqlite3.connect(path, timeout=0, isolation_level=None)
+    # not by contextlib.closing: an interrupt at its first line would leave the file locked until the next collection
+    try:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    finally:
+        connection.close()
 
 
 def check_schema(connection: sqlite3.Connection, path: Path, *, writes: bool) -> None:

@@ -21,6 +21,9 @@ from lockstead.stores.sqlite.file import check_place, check_schema, connect, fai
 WATCH_LIMIT: Final = 1.0
 """Seconds that a look at the change counter may wait for the file."""
 
+TURN_WITHIN: Final = 0.25
+"""Seconds that a writer waits for the other writers of its process; a write takes less than a thousandth of it."""
+
 
 @dataclass(eq=False, slots=True)
 class _Link:
@@ -62,7 +65,7 @@ class Pool:
         self._lock = threading.Lock()
         # These two are held across I/O. SQLite makes a writer that finds the file locked sleep and try again, so
         # threads of one process would sleep for milliseconds where they can hand over in microseconds.
-        self._write_turn = threading.Lock()
+        self.write_turn = threading.Lock()
         self._watch_turn = threading.Lock()
 
     def has_file(self) -> bool:
@@ -76,11 +79,11 @@ class Pool:
 
     def lend(self, limit: float) -> Loan:
         """Lend a connection for reading."""
-        return Loan(self, limit, None)
+        return Loan(self, limit, writes=False)
 
     def write(self, limit: float) -> Loan:
         """Lend a connection to the one thread of this process that writes now, in a transaction that it has to end."""
-        return Loan(self, limit, self._write_turn)
+        return Loan(self, limit, writes=True)
 
     @contextmanager
     def watch(self) -> Iterator[Watch]:
@@ -231,38 +234,52 @@ class Watch:
 class Loan:
     """One use of a connection, for a write one transaction in its turn; after an error it serves no more.
 
+    An interrupt may come at the first line of `__exit__`: then the turn is not released. SQLite itself keeps writers
+    apart, so one that has waited for long goes on without its turn, and those behind it have a new one.
+
     Errors of SQLite are raised as StoreError: nothing was changed. A lock cycle has two uses, and a generator's
     context manager would take a tenth of it.
     """
 
-    __slots__ = ("_limit", "_link", "_pool", "_turn")
+    __slots__ = ("_limit", "_link", "_pool", "_turn", "_writes")
 
-    def __init__(self, pool: Pool, limit: float, turn: threading.Lock | None) -> None:
+    def __init__(self, pool: Pool, limit: float, *, writes: bool) -> None:
         self._pool = pool
         self._limit = limit
-        self._turn = turn
+        self._writes = writes
+        self._turn: threading.Lock | None = None
         self._link: _Link | None = None
 
     def __enter__(self) -> sqlite3.Connection:
-        turn, limit = self._turn, self._limit
-        if turn is not None and not turn.acquire(blocking=False):
-            began_at = time.monotonic()
-            if not turn.acquire(timeout=limit):
-                raise StoreUnavailable(f"other threads wrote to the store for {limit:.3g} s; nothing was changed")
-            limit = max(0.001, limit - (time.monotonic() - began_at))
+        limit, writes = self._limit, self._writes
+        if writes:
+            turn = self._pool.write_turn
+            if turn.acquire(blocking=False):
+                self._turn = turn
+            else:
+                limit = self._wait_for(turn)
         try:
             link = self._link = self._pool.take(limit)
             busy_ms = _milliseconds(limit)
             if link.busy_ms != busy_ms:
                 link.connection.execute(f"PRAGMA busy_timeout = {busy_ms}")
                 link.busy_ms = busy_ms
-            if turn is not None:
+            if writes:
                 link.connection.execute("BEGIN IMMEDIATE")
-            link.check(self._pool.path, writes=turn is not None)
+            link.check(self._pool.path, writes=writes)
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise
         return link.connection
+
+    def _wait_for(self, turn: threading.Lock) -> float:
+        """Wait for a turn, and return the seconds that are left."""
+        began_at = time.monotonic()
+        if turn.acquire(timeout=min(self._limit, TURN_WITHIN)):
+            self._turn = turn
+        elif self._pool.write_turn is turn:
+            self._pool.write_turn = threading.Lock()
+        return max(0.001, self._limit - (time.monotonic() - began_at))
 
     def __exit__(self, kind: object, error: BaseException | None, _trace: object) -> None:
         link, turn, pool = self._link, self._turn, self._pool
