@@ -1,5 +1,5 @@
-"""The stores: a folder for each, none knows another. All implement `port`; `url` finds the one that is named.
+"""The stores. Each has its own folder and knows no other store; all implement `port`, and `url` finds one by scheme.
 
-In each folder `url` reads an address and opens `store`, and is all that is imported until then. Redlock's masters are
-Redis servers, so it has two modules of the Redis store: how one is reached, and what its errors mean.
+In each folder, `url` parses the store's URL and opens `store`; nothing else is imported until then. Redlock's masters
+are Redis servers, so Redlock uses two modules of the Redis store: how to connect, and what its errors mean.
 """

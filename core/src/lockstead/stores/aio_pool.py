@@ -1,6 +1,6 @@
-"""A pool of connections for any store: which one serves a request, how many there are, how long each one serves.
+"""Connection pool for any store: which connection serves a request, how many there are, how long each is used.
 
-Must not know what a connection is, nor what is sent on it.
+Must not know what a connection is, nor what is sent over it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from lockstead.stores.awaiting import Room
 
 
 class AsyncPooled(Protocol):
-    """A connection that a pool can keep.
+    """A connection that a pool can manage.
 
-    opened_at: when it was opened (monotonic clock). is_good: whether it may serve again after its last use.
+    opened_at: when it was opened (monotonic clock). is_good: whether it may be used again after its last use.
     """
 
     opened_at: float
     is_good: bool
 
     async def is_usable(self) -> bool:
-        """Return whether a connection that has idled is still open, and nothing unasked has come on it."""
+        """Return whether an idle connection is still open and has received no unexpected data."""
         ...
 
     async def aclose(self) -> None:
-        """Close it. Idempotent; raises nothing."""
+        """Close the connection. Idempotent; raises nothing."""
         ...
 
 
@@ -38,10 +38,10 @@ C = TypeVar("C", bound=AsyncPooled)
 
 
 class AsyncPool(Generic[K, C]):
-    """The connections of one process to one store, by key: the address, as a rule. Replaced in a forked child.
+    """The connections of one process to one store, by key (usually the address). Replaced in a forked child.
 
-    Safe to share between threads; one that is asynchronous belongs to one event loop instead. It has no lock: each
-    step on a deque is atomic, and a coroutine that is being collected may give a connection back.
+    Safe to share between threads; an asynchronous pool belongs to one event loop instead. It has no lock: each
+    step on a deque is atomic, and a coroutine that is being garbage-collected may give a connection back.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class AsyncPool(Generic[K, C]):
         age_max: float = math.inf,
         idle_max: float = math.inf,
     ) -> None:
-        """Keep connections that connect(key, ends_at) opens by an instant of the monotonic clock, or raises StoreError.
+        """Create a pool. connect(key, ends_at) opens a connection by `ends_at` (monotonic clock) or raises StoreError.
 
-        name: the store's, for messages. limit: connections in use at once. age_max, idle_max: seconds since a
-        connection was opened, or last used, after which it is closed instead of being used again.
+        name: the store's name, for messages. limit: maximum number of connections in use at once. age_max, idle_max:
+        seconds after a connection was opened, or last used, after which it is closed instead of being reused.
         """
         self._name = name
         self._connect = connect
@@ -71,7 +71,7 @@ class AsyncPool(Generic[K, C]):
     async def take(self, key: K, ends_at: float) -> C:
         """Return a connection that is ready by `ends_at` (monotonic clock); it must be given back.
 
-        Raises StoreUnavailable, or what connecting raises: nothing was sent.
+        Raises StoreUnavailable, or any error of `connect`; nothing was sent in either case.
         """
         if not await self._room.enter(ends_at):
             raise StoreUnavailable(f"{self._name}: all {self._limit} connections were busy for too long")
@@ -89,7 +89,7 @@ class AsyncPool(Generic[K, C]):
             raise
 
     async def _is_usable(self, connection: C, idle_since: float) -> bool:
-        """Return whether a connection may be used again; one that may not is closed."""
+        """Return whether a connection may be reused; close it if not."""
         now, is_usable = time.monotonic(), False
         try:
             if now - connection.opened_at < self._age_max and now - idle_since < self._idle_max:
@@ -100,7 +100,7 @@ class AsyncPool(Generic[K, C]):
         return is_usable
 
     async def give_back(self, key: K, connection: C) -> None:
-        """Take back a connection, and keep it if it may serve again."""
+        """Take back a connection; keep it if it may be reused, else close it."""
         self._room.leave()
         if not connection.is_good:
             await connection.aclose()
@@ -113,11 +113,11 @@ class AsyncPool(Generic[K, C]):
             await self._close_idle(idle, now - self._idle_max)
 
     async def drop(self, key: K) -> None:
-        """Close the idle connections of a key: its server failed."""
+        """Close the idle connections of a key, because its server failed."""
         await self._close_idle(self._idle.get(key, deque()), math.inf)
 
     async def _close_idle(self, idle: deque[tuple[C, float]], since: float) -> None:
-        """Close what was last used at `since` or before."""
+        """Close connections that were last used at or before `since`."""
         while True:
             try:
                 if idle[0][1] > since:
@@ -128,16 +128,16 @@ class AsyncPool(Generic[K, C]):
             await connection.aclose()
 
     def forget(self) -> AsyncPool[K, C]:
-        """Return a fresh pool to a forked child; the inherited connections are neither used nor closed there."""
+        """Return a new pool for a forked child; the inherited connections are neither used nor closed there."""
         fresh = AsyncPool(self._name, self._connect, self._limit, age_max=self._age_max, idle_max=self._idle_max)
         fresh._is_open = self._is_open
         fresh._inherited = self
         return fresh
 
     async def aclose(self) -> None:
-        """Close every idle connection, and those in use as soon as they are given back. Idempotent."""
+        """Close all idle connections now, and those in use as soon as they are given back. Idempotent."""
         self._is_open = False
-        self._idle_max = -math.inf  # what is given back from here on has idled for too long
-        self._room.leave()  # one who waits for room looks, finds it closed, and makes room for the next
+        self._idle_max = -math.inf  # connections given back from now on count as idle for too long
+        self._room.leave()  # wakes one waiter, which finds the pool closed and wakes the next
         for key in list(self._idle):
             await self.drop(key)

@@ -1,6 +1,6 @@
-"""What the awaiting side of stores does in its own way: it waits in the event loop. Its twin is `blocking`.
+"""Waiting primitives of the asynchronous stores: they wait in the event loop. The counterpart is `blocking`.
 
-Both have the same names, for the modules that are generated for one side from the other.
+Both modules define the same names, because the blocking store modules are generated from the asynchronous ones.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["Readiness", "Room", "aside"]
 
 
 class Room:
-    """Room for a number of callers at once; a caller that finds none waits. Belongs to one event loop."""
+    """A limit on concurrent callers; further callers wait. Belongs to one event loop."""
 
     def __init__(self, count: int) -> None:
         self._free = asyncio.Semaphore(count)
 
     async def enter(self, ends_at: float) -> bool:
-        """Return True as soon as there is room, False if there is none by `ends_at` (monotonic clock)."""
+        """Return True as soon as there is room, or False if there is none by `ends_at` (monotonic clock)."""
         if not self._free.locked():
             return await self._free.acquire()
         try:
@@ -38,13 +38,13 @@ class Room:
             return False
 
     def leave(self) -> None:
-        """Make room for somebody else. Neither blocks nor takes a lock."""
-        with suppress(RuntimeError):  # the loop is closed, so nobody waits in it
+        """Make room for another caller. Neither blocks nor takes a lock."""
+        with suppress(RuntimeError):  # the loop is closed, so it has no waiters
             self._free.release()
 
 
 class Readiness:
-    """Whether a socket can be read from or written to. For one task at a time, which may be cancelled as it waits."""
+    """The readiness of a socket for reading and writing. For one task at a time, which may be cancelled as it waits."""
 
     __slots__ = ("_descriptor",)
 
@@ -52,17 +52,20 @@ class Readiness:
         self._descriptor = descriptor
 
     def is_readable(self) -> bool:
-        """Return whether something has come, or the end; does not wait."""
+        """Return whether data or end-of-file has arrived; does not wait."""
         poll = select.poll()
         poll.register(self._descriptor, select.POLLIN | select.POLLPRI)
         return bool(poll.poll(0))
 
     async def readable(self, ends_at: float) -> None:
-        """Wait until something has come, or the end; TimeoutError if nothing has by `ends_at` (monotonic clock)."""
+        """Wait for data or end-of-file; raise TimeoutError if neither arrives by `ends_at` (monotonic clock)."""
         await self._wait(ends_at, reads=True, writes=False)
 
     async def ready(self, ends_at: float, *, reads: bool = True) -> bool:
-        """Wait until it can be written to, or with `reads` read from; return whether the latter. TimeoutError."""
+        """Wait until writable or, with `reads`, readable; return whether it is readable.
+
+        Raises TimeoutError at `ends_at` (monotonic clock).
+        """
         await self._wait(ends_at, reads=reads, writes=True)
         return reads and self.is_readable()
 
@@ -70,7 +73,7 @@ class Readiness:
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[bool] = loop.create_future()
         descriptor = self._descriptor
-        # watched no longer than somebody waits: the number is another socket's as soon as this one is closed
+        # watched only during the wait: once this socket is closed, its descriptor may be reused by another socket
         if reads:
             loop.add_reader(descriptor, _settle, ready, True)
         if writes:
@@ -81,7 +84,7 @@ class Readiness:
                 raise TimeoutError
         finally:
             timer.cancel()
-            if not loop.is_closed():  # this coroutine may be collected after its loop
+            if not loop.is_closed():  # this coroutine may be garbage-collected after its loop was closed
                 if reads:
                     loop.remove_reader(descriptor)
                 if writes:
@@ -89,9 +92,9 @@ class Readiness:
 
 
 async def aside(call: Callable[[], T], ends_at: float) -> T:
-    """Return what a call returns that may block, made in a thread. TimeoutError if it lasts beyond `ends_at`.
+    """Run a blocking call in a thread and return its result. Raises TimeoutError if it is not done by `ends_at`.
 
-    The loop's executor would not do: its threads are joined at exit, so a name server that is silent would hang it.
+    The loop's executor is not used: its threads are joined at exit, so a silent name server would hang the exit.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -99,9 +102,9 @@ async def aside(call: Callable[[], T], ends_at: float) -> T:
     def run() -> None:
         try:
             settle = partial(_settle, done, call())
-        except BaseException as error:  # noqa: BLE001 - it is raised where the call is awaited
+        except BaseException as error:  # noqa: BLE001 - raised where the call is awaited
             settle = partial(_fail, done, error)
-        with suppress(RuntimeError):  # the loop is closed, so nobody awaits it
+        with suppress(RuntimeError):  # the loop is closed, so nothing awaits the result
             loop.call_soon_threadsafe(settle)
 
     try:

@@ -1,6 +1,6 @@
-"""What the blocking side of stores does in its own way: it waits on the caller's thread. Its twin is `awaiting`.
+"""Waiting primitives of the blocking stores: they wait in the caller's thread. The counterpart is `awaiting`.
 
-Both have the same names, for the modules that are generated for one side from the other.
+Both modules define the same names, because the blocking store modules are generated from the asynchronous ones.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ __all__ = ["Readiness", "Room", "aside"]
 
 
 class Room:
-    """Room for a number of callers at once; a caller that finds none waits. Safe to share between threads."""
+    """A limit on concurrent callers; further callers wait. Safe to share between threads."""
 
     def __init__(self, count: int) -> None:
-        # a semaphore's acquire and release take six times as long
+        # acquire and release of a semaphore take six times as long
         self._free: SimpleQueue[None] = SimpleQueue()
         for _ in range(count):
             self._free.put(None)
 
     def enter(self, ends_at: float) -> bool:
-        """Return True as soon as there is room, False if there is none by `ends_at` (monotonic clock)."""
+        """Return True as soon as there is room, or False if there is none by `ends_at` (monotonic clock)."""
         try:
-            self._free.get(False)  # there is room, as a rule
+            self._free.get(False)  # usually there is room
         except Empty:
             try:
                 self._free.get(timeout=max(0.0, ends_at - time.monotonic()))
@@ -39,12 +39,12 @@ class Room:
         return True
 
     def leave(self) -> None:
-        """Make room for somebody else. Neither blocks nor takes a lock."""
+        """Make room for another caller. Neither blocks nor takes a lock."""
         self._free.put(None)
 
 
 class Readiness:
-    """Whether a socket can be read from or written to. For one thread at a time."""
+    """The readiness of a socket for reading and writing. For one thread at a time."""
 
     __slots__ = ("_descriptor", "_poll")
 
@@ -54,16 +54,19 @@ class Readiness:
         self._poll.register(descriptor, READ)
 
     def is_readable(self) -> bool:
-        """Return whether something has come, or the end; does not wait."""
+        """Return whether data or end-of-file has arrived; does not wait."""
         return bool(self._poll.poll(0))
 
     def readable(self, ends_at: float) -> None:
-        """Wait until something has come, or the end; TimeoutError if nothing has by `ends_at` (monotonic clock)."""
+        """Wait for data or end-of-file; raise TimeoutError if neither arrives by `ends_at` (monotonic clock)."""
         if not self._poll.poll(max(0, int((ends_at - time.monotonic()) * 1000) + 1)):
             raise TimeoutError
 
     def ready(self, ends_at: float, *, reads: bool = True) -> bool:
-        """Wait until it can be written to, or with `reads` read from; return whether the latter. TimeoutError."""
+        """Wait until writable or, with `reads`, readable; return whether it is readable.
+
+        Raises TimeoutError at `ends_at` (monotonic clock).
+        """
         self._poll.modify(self._descriptor, (READ if reads else 0) | select.POLLOUT)
         try:
             left = ends_at - time.monotonic()
@@ -72,10 +75,10 @@ class Readiness:
             self._poll.modify(self._descriptor, READ)
         if not found:
             raise TimeoutError
-        # an error is read as one
+        # an error event counts as readable: the read reports the error
         return reads and found[0][1] != select.POLLOUT
 
 
-def aside(call: Callable[[], T], ends_at: float) -> T:  # noqa: ARG001 - as its twin
-    """Return what a call returns that may block for longer than can be helped."""
+def aside(call: Callable[[], T], ends_at: float) -> T:  # noqa: ARG001 - same signature as in `awaiting`
+    """Return the result of a call that may block beyond `ends_at`; the blocking side cannot limit it."""
     return call()

@@ -1,8 +1,9 @@
-"""What a store on this very machine calls its time: the boot clock, and which boot and namespace it belongs to.
+"""The clock of a store on the local machine: the boot clock, and the boot and time namespace it belongs to.
 
-Must not know any store. Readings of two processes compare only within one boot and one time namespace. Containers may
-show an identifier of their own in the place of the kernel's (LXC and systemd-nspawn mount one over it, sysbox emulates
-the folder): such a one says nothing of the boot, for the kernel and all others on it live on. It counts as not known.
+Must not know any store. Readings of two processes are comparable only within one boot and one time namespace. A
+container may show a boot id of its own instead of the kernel's (LXC and systemd-nspawn mount one over it, sysbox
+emulates the folder). Such an id does not identify the boot, because the kernel and other containers keep running when
+it changes. It is treated as unknown.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import Final, Self
 
 from lockstead.stores.mounts import Mount, mount_of, mounts
 
-# Linux's monotonic clock stops in suspend, while the lease runs out: only the boot clock sees that time go by.
+# Linux's monotonic clock stops during suspend although the lease keeps expiring; only the boot clock counts that time.
 _BOOT: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boot_now() -> float:
-    """Return seconds on the boot clock of this process's time namespace."""
+    """Return the boot clock of this process's time namespace, in seconds."""
     return time.clock_gettime(_BOOT)
 
 
@@ -28,7 +29,7 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str | None:
-    """Return the identifier of this boot of this kernel; None where the system has none, or shows another one."""
+    """Return the kernel's boot id; None if the system has none, or shows one that is not the kernel's."""
     try:
         text = _BOOT_ID.read_text("ascii").strip()
         return text if text and is_of_the_kernel(mounts()) else None
@@ -37,7 +38,7 @@ def boot_id() -> str | None:
 
 
 def is_of_the_kernel(mounted: list[Mount]) -> bool:
-    """Return whether the file of the boot's identifier is the kernel's own, and not one that is mounted over it."""
+    """Return whether the boot id file is the kernel's own, and not another file mounted over it."""
     mount = mount_of(_BOOT_ID, mounted)
     if mount is None or mount.kind != "proc":
         return False
@@ -45,7 +46,7 @@ def is_of_the_kernel(mounted: list[Mount]) -> bool:
 
 
 def time_namespace() -> str | None:
-    """Return a name for the clock that this process reads, among all of one boot; None where it cannot be told.
+    """Return a name for this process's boot clock that is unique within one boot; None if it cannot be determined.
 
     Source: time_namespaces(7).
     """
@@ -55,10 +56,10 @@ def time_namespace() -> str | None:
         offsets = Path("/proc/self/timens_offsets").read_text("ascii")
     except (OSError, UnicodeDecodeError):
         return None
-    # The file shows the offsets of the namespace that children enter, so it speaks of ours only where both are one.
+    # The file shows the offsets of the namespace that children enter, so it describes ours only if both are the same.
     if ours != children:
         return None
-    # The kernel hands a dead namespace's number to the next one: the offset tells the two apart.
+    # The kernel reuses the number of a deleted namespace; the offset distinguishes the two.
     for line in offsets.splitlines():
         clock, *offset = line.split()
         if clock in ("boottime", "7"):
@@ -68,7 +69,7 @@ def time_namespace() -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a boot clock was read: which boot of which kernel, and which of its clocks. None where it is not known."""
+    """The boot and the time namespace in which a boot clock was read. None if unknown."""
 
     boot: str | None
     namespace: str | None

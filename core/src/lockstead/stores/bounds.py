@@ -1,7 +1,7 @@
-"""How long one command may take, and how many bytes its answers may have: the same for every transport.
+"""Limits of one command, for every transport: how long it may take, and how many bytes of replies may be read.
 
-A read loop asks `left` before each wait and tells `took` of each piece. So it ends in time, with bounded memory,
-whatever a server does: send a byte a second, send without end, announce a giant, or say nothing. Must not know a store.
+A read loop calls `left` before each wait and `took` after each piece. So it ends in time and with bounded memory, even
+if the server sends a byte a second, sends endlessly, announces a huge reply, or sends nothing. Must not know a store.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any, Final
 from lockstead.protocol.commands import Command, List
 
 ANSWER_MAX: Final = 1 << 20
-"""Bytes of all that is read for one command. A record takes some hundred bytes, and thousands at most."""
+"""Bytes that may be read for one command. A record takes some hundred bytes, a few thousand at most."""
 
 LISTING_MAX: Final = 32 << 20
-"""Bytes of all that is read for one listing, or for the renewals of all leases of a process."""
+"""Bytes that may be read for one listing, or for the renewals of all leases of a process."""
 
 
-class AnswerTooLong(OSError):  # noqa: N818 - it is said of the answer
-    """More was sent for one command than any answer of this kind takes."""
+class AnswerTooLong(OSError):  # noqa: N818 - the name describes the answer
+    """Raised when the server sent more for one command than any valid reply of this kind takes."""
 
 
 class Bounds:
-    """Until when one command has to be over, and how much may still be read for it. For one thread at a time."""
+    """The deadline of one command, and how many bytes may still be read for it. For one thread at a time."""
 
     __slots__ = ("_room", "ends_at", "limit")
 
@@ -34,11 +34,11 @@ class Bounds:
         """limit is seconds, room is bytes."""
         self.limit = limit
         self.ends_at = time.monotonic() + limit
-        # shared with the parts of it, so that a conversation of many requests is bounded as a whole
+        # shared with all parts, so that several requests of one command are limited as a whole
         self._room = [room]
 
     def part(self, share: float) -> Bounds:
-        """Return the bounds of one request of several: a share of the time left. What it reads counts here too."""
+        """Return the bounds of one of several requests: a share of the time left. Bytes it reads also count here."""
         part = Bounds(share * max(0.0, self.ends_at - time.monotonic()))
         part._room = self._room
         return part
@@ -49,14 +49,14 @@ class Bounds:
         return time.monotonic() >= self.ends_at
 
     def left(self) -> float:
-        """Return the seconds that are left, more than 0; TimeoutError if there are none."""
+        """Return the seconds left, more than 0; raise TimeoutError if there are none."""
         left = self.ends_at - time.monotonic()
         if left <= 0:
             raise TimeoutError("the time for the request is over")
         return left
 
     def took(self, count: int) -> None:
-        """Count what was read; AnswerTooLong if it is too much."""
+        """Count bytes that were read; raise AnswerTooLong if they exceed the limit."""
         room = self._room
         room[0] -= count
         if room[0] < 0:
@@ -69,9 +69,9 @@ def bounds_of(command: Command[Any], limit: float) -> Bounds:
 
 
 class BoundedSocket:
-    """A connected socket, plain or in TLS, for a client library: each step of it counts against `bounds`, if there are.
+    """A connected socket, plain or TLS, for a client library; each operation counts against `bounds`, if any.
 
-    For one thread at a time, but for `shutdown`.
+    For one thread at a time, except `shutdown`.
     """
 
     def __init__(self, connected: socket.socket, bounds: Bounds | None = None) -> None:
@@ -84,19 +84,19 @@ class BoundedSocket:
 
     @property
     def plain(self) -> socket.socket | None:
-        """The socket itself, if nobody encrypts."""
+        """The socket itself if it is not encrypted, else None."""
         return None if isinstance(self.raw, ssl.SSLSocket) else self.raw
 
     def settimeout(self, seconds: float | None) -> None:
-        """Limit each step, beside the bounds; 0 is not to wait at all."""
+        """Limit each operation to `seconds`, in addition to the bounds; 0 means not to wait at all."""
         self._patience = seconds
 
     def setblocking(self, waits: bool) -> None:
-        """Wait, or do not."""
+        """Set whether operations wait."""
         self.settimeout(None if waits else 0.0)
 
     def gettimeout(self) -> float | None:
-        """Return what `settimeout` was told."""
+        """Return the timeout set by `settimeout`."""
         return self._patience
 
     def _prepare(self) -> None:
@@ -114,21 +114,21 @@ class BoundedSocket:
             self.bounds.took(count)
 
     def recv(self, size: int, flags: int = 0) -> bytes:
-        """Receive as a socket does."""
+        """Receive like a socket does."""
         self._prepare()
         came = self.raw.recv(size, flags)
         self._took(len(came))
         return came
 
     def recv_into(self, buffer: bytearray | memoryview, size: int = 0) -> int:
-        """Receive as a socket does."""
+        """Receive like a socket does."""
         self._prepare()
         count = self.raw.recv_into(buffer, size)
         self._took(count)
         return count
 
     def sendall(self, message: bytes) -> None:
-        """Send all of it, within the bounds in all."""
+        """Send the whole message within the bounds."""
         rest = memoryview(message)
         while rest:
             self._prepare()
@@ -136,9 +136,9 @@ class BoundedSocket:
 
 
 def dialled(host: str, port: int, bounds: Bounds) -> socket.socket:
-    """Connect within what is left, to whichever address of the host takes a connection, for small messages.
+    """Connect within the time left to the first address of the host that accepts; disables Nagle for small messages.
 
-    Raises OSError. Waiting for the name to be looked up is the system's to limit.
+    Raises OSError. The time of the name lookup is limited only by the system.
     """
     failed: OSError | None = None
     addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -157,7 +157,7 @@ def dialled(host: str, port: int, bounds: Bounds) -> socket.socket:
 
 
 def in_tls(plain: socket.socket, context: ssl.SSLContext, host: str, bounds: Bounds) -> ssl.SSLSocket:
-    """Secure a connection within what is left; one that cannot be is closed. Raises OSError or ValueError."""
+    """Start TLS on a connection within the time left; close it on failure. Raises OSError or ValueError."""
     try:
         plain.settimeout(bounds.left())
         return context.wrap_socket(plain, server_hostname=host)

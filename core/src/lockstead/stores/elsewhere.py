@@ -1,7 +1,7 @@
-"""How a store's URL is read from a file (`file:/path`) or an environment variable (`env:NAME`).
+"""Reading of a store's URL from a file (`file:/path`) or an environment variable (`env:NAME`).
 
-A password in it is then in no command line, no copy of a lock and no serialized DAG. It is read when the store is
-opened, so a lock can be named where the file is not. No error of this file repeats what was read.
+This keeps a password out of command lines, copies of a lock and serialized DAGs. The URL is read when the store is
+opened, so a lock can be defined on a machine without the file. No error of this module repeats what was read.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Final
 from lockstead.errors import StoreRefused
 
 BYTES_MAX: Final = 16_384
-"""More than any URL of a store; another file has been named by mistake."""
+"""Longer than any store URL; a larger file was given by mistake."""
 
 AS_URL: Final = "the URL of a store, as in 'redis://user:password@host:6379/0'"
 
 
 def text_at(pointer: str) -> tuple[str, bool]:
-    """Return the text of a file or a variable, and whether every user of this machine can read it.
+    """Return the text of the file or variable, and whether every user of this machine can read it.
 
-    Raises StoreRefused where there is none.
+    Raises StoreRefused if there is none.
     """
     scheme, name = named(pointer)
     if scheme == "file":
@@ -33,7 +33,7 @@ def text_at(pointer: str) -> tuple[str, bool]:
 
 
 def named(pointer: str) -> tuple[str, str]:
-    """Return the scheme, and the file or the variable; ValueError where `file:` or `env:` names none."""
+    """Return the scheme and the name of the file or variable; raise ValueError for an invalid name."""
     from urllib.parse import unquote
 
     scheme, _, rest = pointer.partition(":")
@@ -49,7 +49,7 @@ def named(pointer: str) -> tuple[str, str]:
 
 def _in_file(path: str) -> tuple[str, bool]:
     try:
-        # not blocking: a pipe that nobody writes to would keep the opening waiting without end
+        # non-blocking: opening a pipe without a writer would wait indefinitely
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(number, "rb") as file:  # noqa: PTH123
             found = os.fstat(number)

@@ -1,7 +1,7 @@
-"""What an examination of a store can say: findings, each with a severity, and the promises a lock rests on.
+"""Results of examining a store: findings, each with a severity, and the guarantees that a lock depends on.
 
-Must not know any store, nor how findings are shown. The commands that put the promises to the test stand with the
-command line; what only a store can see of itself is its own `examine` (see `port.SupportsDiagnostics`).
+Must not know any store, nor how findings are displayed. The commands that test the guarantees belong to the command
+line; what only a store can see of itself is its own `examine` (see `port.SupportsDiagnostics`).
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from enum import Enum
 
 
 class Severity(Enum):
-    """How much a finding matters."""
+    """The severity of a finding."""
 
     OK = "ok"
     NOTE = "note"
-    """Worth knowing; nothing to do."""
+    """Worth knowing; no action needed."""
     WARNING = "warning"
-    """Locks work, but something will hurt some day: costs, a lock that vanishes, a take-over that takes long."""
+    """Locks work, but there may be trouble later: costs, a lock that disappears, a slow take-over."""
     FAILURE = "failure"
-    """Locks do not work here, or do not exclude anybody."""
+    """Locks do not work here, or do not exclude other holders."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at: text says in one line what is so, remedy what to do about it.
+    """The result of one check: text describes it in one line, remedy says what to do about it.
 
-    check names it for scripts and stays the same whatever was found. figures are numbers behind the text, each with
-    its unit last in its name. stops: nothing that would be looked at afterwards can be looked at any more.
+    check is its name for scripts and does not depend on the result. figures are the numbers behind the text; each name
+    ends with its unit. stops: no later check is possible.
     """
 
     severity: Severity
@@ -40,7 +40,7 @@ class Finding:
 
 
 class Guarantee(Enum):
-    """What a lock rests on, as a store's commands show it. The value is a sentence that is true of a good store."""
+    """What a lock depends on, as seen through a store's commands. The value is a sentence true of a correct store."""
 
     CREATE = "Create writes a record if there is none"
     CREATE_PRESENT = "Create refuses where there is a record"
@@ -68,5 +68,5 @@ class Guarantee(Enum):
 
     @property
     def check(self) -> str:
-        """The name of this promise in a finding."""
+        """The `check` name of this guarantee in a finding."""
         return f"promise.{self.name.lower().replace('_', '-')}"

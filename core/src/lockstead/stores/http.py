@@ -1,7 +1,7 @@
-"""How a request goes over HTTP within its bounds: by the connection pools of httpcore, blocking or awaiting.
+"""HTTP requests within bounds, over the connection pools of httpcore, blocking or asynchronous.
 
-Nothing here follows a redirect, keeps a cookie, or sends anything twice. Imported when a store is opened, for httpcore
-is. Must not know what is asked, nor of whom.
+Never follows a redirect, keeps a cookie, or sends a request twice. Imported only when a store is opened, because it
+imports httpcore. Must not know what is requested, nor from which server.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lockstead.frozen import frozen
 from lockstead.stores.bounds import Bounds
 
 KEEPALIVE: Final = 10.0
-"""Seconds for which an idle connection is used again.
+"""Seconds for which an idle connection may be reused.
 
-Longer than the longest pause of a waiter, so that polling needs no handshakes; far below the patience of servers and of
-anything that forgets connections on the way (a minute and more), because a request that is sent into a connection just
-closed has an unknown outcome, and sending it again would be a hidden repetition.
+Longer than the longest pause of a waiter, so that polling needs no handshakes. Far below the idle timeouts of servers
+and of middleboxes on the way (a minute and more), because a request sent over a connection that was just closed has an
+unknown outcome, and sending it again would be a hidden retry.
 """
 
 CONNECTIONS_MAX: Final = 64
@@ -33,7 +33,7 @@ AwaitedPool: TypeAlias = httpcore.AsyncConnectionPool
 
 @frozen
 class Answer:
-    """What came back. headers: by their name in lower case, the last of each."""
+    """An HTTP response. headers: by lower-case name; the last value of each."""
 
     status: int
     headers: Mapping[bytes, bytes]
@@ -41,7 +41,7 @@ class Answer:
 
 
 class _Phases(dict[str, Any]):
-    """What httpcore takes for the time-outs of a request, by phase. It hands them on to the stream unread."""
+    """The bounds of a request, passed as httpcore's timeouts by phase; httpcore hands them to the stream unread."""
 
     def __init__(self, bounds: Bounds, share: float) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class _Phases(dict[str, Any]):
 
 
 class _AwaitedPhases(_Phases):
-    """The same in seconds: an event loop limits the whole besides, and counts what comes."""
+    """Like `_Phases`, in seconds; `aexchanged` also limits the whole request and counts the bytes read."""
 
     def get(self, phase: str, _default: object = None) -> Any:
         return _seconds(self._bounds.part(self._share) if phase == "connect" else self._bounds)
@@ -66,7 +66,7 @@ def _seconds(bounds: Bounds) -> float:
 
 
 class _Stream(httpcore.NetworkStream):
-    """A connection each step of which counts against the bounds of the request that it is made for."""
+    """A connection whose operations count against the bounds of the current request."""
 
     def __init__(self, inner: httpcore.NetworkStream) -> None:
         self._inner = inner
@@ -95,7 +95,7 @@ class _Stream(httpcore.NetworkStream):
 
 
 class _Backend(httpcore.NetworkBackend):
-    """Makes such connections."""
+    """A network backend that opens connections of type `_Stream`."""
 
     def __init__(self) -> None:
         self._inner = httpcore.SyncBackend()
@@ -129,13 +129,13 @@ def _until_connected(timeout: object) -> float | None:
 
 
 def blocking(tls: ssl.SSLContext, proxy: str | None = None) -> Pool:
-    """Make connections for blocking requests. ValueError or ImportError for a proxy that cannot be used."""
+    """Return a pool for blocking requests. Raises ValueError or ImportError for an unusable proxy."""
     kinds = httpcore.ConnectionPool, httpcore.HTTPProxy, httpcore.SOCKSProxy
     return cast(Pool, _made(*kinds, {**_ways(tls), "network_backend": _Backend()}, proxy))
 
 
 def awaiting(tls: ssl.SSLContext, proxy: str | None = None) -> AwaitedPool:
-    """Make connections for awaiting requests of one event loop, like `blocking`."""
+    """Return a pool for asynchronous requests of one event loop, like `blocking`."""
     kinds = httpcore.AsyncConnectionPool, httpcore.AsyncHTTPProxy, httpcore.AsyncSOCKSProxy
     return cast(AwaitedPool, _made(*kinds, _ways(tls), proxy))
 
@@ -163,7 +163,7 @@ def _made(direct: Any, by_http: Any, by_socks: Any, ways: dict[str, Any], proxy:
     where = httpcore.URL(scheme=scheme.encode(), host=host, port=port, target=b"/")
     who = (unquote(parts.username).encode(), unquote(parts.password or "").encode()) if parts.username else None
     if parts.scheme.startswith("socks"):
-        import socksio  # type: ignore[import-not-found]  # noqa: F401  # found missing here, not with the first request
+        import socksio  # type: ignore[import-not-found]  # noqa: F401  # so that it is found missing now, not at the first request
 
         return by_socks(proxy_url=where, proxy_auth=who, **ways)
     if parts.scheme == "https":
@@ -179,7 +179,7 @@ Headers: TypeAlias = "list[tuple[bytes, bytes]]"
 def request(
     method: str, url: httpcore.URL, target: bytes | None, headers: Mapping[str, str], content: bytes
 ) -> httpcore.Request:
-    """Return a request. target: path and query as they go out, where the url has them not; only without a proxy."""
+    """Return a request. target: path and query as sent, if not those of the url; only without a proxy."""
     lines: Headers = [(b"Host", _host(url)), *((name.encode(), value.encode()) for name, value in headers.items())]
     if content or method not in ("GET", "DELETE"):
         lines.append((b"Content-Length", b"%d" % len(content)))
@@ -194,9 +194,9 @@ def _host(url: httpcore.URL) -> bytes:
 
 
 def exchanged(pool: Pool, asked: httpcore.Request, bounds: Bounds, share: float = 1.0) -> Answer:
-    """Send a request once and give its answer, within bounds. share: the part of the time left for connecting.
+    """Send a request once and return its response, within bounds. share: fraction of the time left for connecting.
 
-    Raises httpcore's errors, TimeoutError and AnswerTooLong.
+    Raises httpcore's errors, TimeoutError or AnswerTooLong.
     """
     asked.extensions["timeout"] = _Phases(bounds, share)
     response = pool.handle_request(asked)
@@ -208,9 +208,9 @@ def exchanged(pool: Pool, asked: httpcore.Request, bounds: Bounds, share: float 
 
 
 async def aexchanged(pool: AwaitedPool, asked: httpcore.Request, bounds: Bounds, share: float = 1.0) -> Answer:
-    """Like `exchanged`, awaiting."""
+    """Like `exchanged`, asynchronously."""
     asked.extensions["timeout"] = _AwaitedPhases(bounds, share)
-    # the phases are limited too, and know better what was never sent: they come first
+    # each phase has its own limit, which ends first: its error says whether anything was sent
     async with asyncio.timeout(_seconds(bounds) + 0.1):
         response = await pool.handle_async_request(asked)
         try:

@@ -1,6 +1,7 @@
-"""How a store reads back the map of text that it keeps, and what it shows of a record that cannot be read.
+"""Decoding of stored records, and what is shown of a record that cannot be decoded.
 
-Total: whoever may write to the store wrote what is read here. Must not know what the fields mean, nor any store.
+The functions accept any input, because anyone with write access may have written it. Must not know what the fields
+mean, nor any store.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ NO_MAP: Final = "its fields are not a map of text"
 NO_HEAD: Final = "what the store itself keeps with it is not there"
 
 DAMAGED: Final = "damaged-"
-"""Begins the incarnation of a record whose own cannot be read: it stands for exactly what is kept there."""
+"""Prefix of the incarnation of an unreadable record; such an incarnation identifies exactly what is stored."""
 
 
 MALFORMED: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError)
-"""What reading an answer raises that is of another shape than any of the server's own."""
+"""Errors that decoding a reply raises if it does not have the expected shape."""
 
 
 def senseless(server: str, error: Exception) -> OutcomeUnknown:
-    """Return the error of a command whose answer cannot be read: what was asked for may have been done."""
+    """Return the error of a command whose reply cannot be decoded: the command may have been carried out."""
     return OutcomeUnknown(f"no clear answer from {server}: it says what no such server does ({type(error).__name__})")
 
 
 def json_object(written: bytes) -> dict[str, Any]:
-    """Return the JSON object that an answer consists of; empty if it is none."""
+    """Return the JSON object of a reply; an empty dict if it is not one."""
     try:
         said = json.loads(written)
     except (ValueError, RecursionError):
@@ -40,9 +41,9 @@ def json_object(written: bytes) -> dict[str, Any]:
 
 
 def map_of_text(written: object) -> dict[str, str]:
-    """Read the JSON object that a store keeps for a record; for what is none, what `unreadable` gives.
+    """Return the fields of a record from its stored JSON object; the fields of `unreadable` if it is invalid.
 
-    None is what a store gives of a record that it measured and did not send.
+    None stands for a record that the store found too large and did not send.
     """
     if written is None:
         return unreadable(TOO_LARGE)
@@ -57,7 +58,7 @@ def map_of_text(written: object) -> dict[str, str]:
         return unreadable(NO_MAP)
     if not isinstance(said, dict) or not all(isinstance(value, str) for value in said.values()):
         return unreadable(NO_MAP)
-    # JSON can write half a character, which no store takes back
+    # JSON can contain a lone surrogate, which no store accepts
     if "\\u" in text:
         return {_whole_characters(name): _whole_characters(value) for name, value in said.items()}
     return said
@@ -68,12 +69,12 @@ def _whole_characters(text: str) -> str:
 
 
 def unreadable(why: str) -> dict[str, str]:
-    """Return fields of a record that cannot be read: one of ours, so that an operator may remove it, and nobody's."""
+    """Return the fields of an unreadable record: ours, so that an operator may remove it, but without a holder."""
     return {"v": "1", DAMAGE: why}
 
 
 def bounded(fields: Mapping[str, str]) -> dict[str, str]:
-    """Return fields that a client library has read already, if they are text and no more than a record has."""
+    """Return fields that a client library has decoded, if they are text and within the size of a record."""
     if not all(isinstance(name, str) and isinstance(text, str) for name, text in fields.items()):
         return unreadable(NO_MAP)
     if sum(map(len, fields)) + sum(map(len, fields.values())) > RECORD_BYTES_MAX:
@@ -87,10 +88,10 @@ def is_expected(command: Extend | Replace | Remove, incarnation: str, revision: 
 
 
 def is_damaged(fields: Mapping[str, str]) -> bool:
-    """Return whether these are fields that `unreadable` gave."""
+    """Return whether these fields were returned by `unreadable`."""
     return DAMAGE in fields
 
 
 def damaged_incarnation(kept: object) -> str:
-    """Return an incarnation for what cannot be read, so that an operator removes that very thing and nothing newer."""
+    """Return an incarnation for an unreadable record, so that an operator removes exactly that and nothing newer."""
     return DAMAGED + sha256(repr(kept).encode("utf-8", "backslashreplace")).hexdigest()[:32]

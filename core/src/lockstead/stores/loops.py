@@ -1,6 +1,6 @@
-"""How connections belong to event loops: made in the loop that asks, closed when that loop or the store ends.
+"""Resources per event loop: created in the loop that asks for one, closed when that loop or the store ends.
 
-Must not know what is kept, nor any store.
+Must not know what the resources are, nor any store.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 
 CLEANUP_LIMIT: Final = 1.0
-"""Seconds that `close` waits for another event loop to close what belongs to it."""
+"""Seconds that `close` waits for another event loop to close its resource."""
 
 
 class PerLoop(Generic[T]):
-    """One thing for each event loop that asks. Safe to share between threads."""
+    """One resource for each event loop. Safe to share between threads."""
 
     def __init__(self, make: Callable[[], T], close: Callable[[T], Awaitable[None]]) -> None:
         self._make = make
@@ -26,11 +26,11 @@ class PerLoop(Generic[T]):
         self._kept: dict[asyncio.AbstractEventLoop, tuple[T, AsyncGenerator[None, None]]] = {}
 
     def __bool__(self) -> bool:
-        """Return whether anything is kept."""
+        """Return whether there is any resource."""
         return bool(self._kept)
 
     async def get(self) -> T:
-        """Return what belongs to the running loop."""
+        """Return the resource of the running loop; create it if there is none."""
         loop = asyncio.get_running_loop()
         with self._lock:
             known = self._kept.get(loop)
@@ -40,7 +40,7 @@ class PerLoop(Generic[T]):
             life = self._until_closed(loop, made)
             self._kept = dict(filter(lambda kept: not kept[0].is_closed(), self._kept.items()))
             self._kept[loop] = (made, life)
-        # a loop that ends closes its asynchronous generators: so what is kept ends with the loop it belongs to
+        # a loop that ends closes its asynchronous generators, so the resource is closed with its loop
         await anext(life)
         return made
 
@@ -53,7 +53,7 @@ class PerLoop(Generic[T]):
             await self._close(made)
 
     def close(self) -> None:
-        """Close everything, each in its own loop, if that still runs; may take 1 s for each."""
+        """Close every resource in its own loop, if that still runs; may take 1 s for each."""
         with self._lock:
             kept = list(self._kept.items())
             self._kept.clear()

@@ -1,4 +1,4 @@
-"""What is mounted where, as this process sees it. Source: proc(5), mountinfo."""
+"""The mounts that this process sees. Source: proc(5), mountinfo."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One mount: the folder or file that it covers, what of its file system is shown there, and that system's type."""
+    """One mount: its mount point (a folder or file), its root within its file system, and the file system's type."""
 
     point: Path
     root: str
@@ -16,7 +16,7 @@ class Mount:
 
 
 def mounts() -> list[Mount]:
-    """Return the mounts of this process, the later ones over the earlier ones; none where they cannot be read."""
+    """Return the mounts of this process, later ones on top of earlier ones; an empty list if they cannot be read."""
     try:
         return mounts_in(Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape"))
     except OSError:
@@ -24,7 +24,7 @@ def mounts() -> list[Mount]:
 
 
 def mounts_in(mountinfo: str) -> list[Mount]:
-    """Return the mounts of a mountinfo file; lines that are not in its format are left out."""
+    """Return the mounts of a mountinfo file; malformed lines are skipped."""
     found = []
     for line in mountinfo.splitlines():
         place, _, source = line.partition(" - ")

@@ -1,6 +1,7 @@
-"""What a URL says of the servers of a store: hosts, user and password, certificates.
+"""The servers of a store as given in its URL: hosts, user and password, certificates.
 
-A DAG file names many locks and opens none, so this file imports nothing but to read a URL. Must not know any store.
+A DAG file defines many locks and opens none, so this module imports only what parsing a URL needs. Must not know any
+store.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Servers:
-    """The servers of one store. hosts are (host, port), in order. ca, cert and key are files.
+    """The servers of one store. hosts are (host, port), in order. ca, cert and key are paths of files.
 
-    may_be_clear: a password may go in clear to another machine.
+    may_be_clear: the password may be sent unencrypted to another machine.
     """
 
     hosts: tuple[tuple[str, int], ...]
@@ -40,12 +41,12 @@ class Servers:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """The servers as `host:port`, as they are written in a URL."""
+        """The servers as `host:port`, as in a URL."""
         return tuple(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
 
     @property
     def shown(self) -> dict[str, str]:
-        """The options of a URL that say what is said here, without credentials."""
+        """The URL options equivalent to these settings, without credentials."""
         shown = {name: getattr(self, name) for name in FILES if getattr(self, name)}
         if self.tls and not self.ca and not self.cert:
             shown["tls"] = "true"
@@ -54,21 +55,21 @@ class Servers:
         return shown
 
     def check(self) -> None:
-        """Raise StoreRefused where the password would go in clear to another machine."""
+        """Raise StoreRefused if the password would be sent unencrypted to another machine."""
         from lockstead.stores.transport import refuse_clear
 
         if (self.user or self.password) and not self.tls and not self.may_be_clear:
             refuse_clear((host for host, _port in self.hosts), way=TLS_WAY)
 
     def transport(self) -> Finding:
-        """Return who can read what is sent."""
+        """Return the finding on who can read the traffic."""
         from lockstead.stores.transport import transport
 
         names, has_password = [host for host, _port in self.hosts], bool(self.user or self.password)
         return transport(names, tls=self.tls, is_verified=self.tls, has_password=has_password, way=TLS_WAY)
 
     def tls_context(self) -> ssl.SSLContext:
-        """Return what certificates are checked by, and ours are shown from. Raises OSError for a file of no use."""
+        """Return the TLS context: trusted CAs, and our certificate if any. Raises OSError for an unusable file."""
         import ssl
 
         context = ssl.create_default_context(cafile=self.ca or None)
@@ -88,8 +89,8 @@ def servers_in(
 ) -> dict[str, Any]:
     """Return the fields of `Servers`. authority is `user:password@host1,host2:port`; options are those of the URL.
 
-    variables: those in environ with the user and the password that the URL does not give. port: of a host without one.
-    shape: what ValueError says to write.
+    variables: the environ variables with the user and password, used if the URL has none. port: the default port.
+    shape: the hint in the ValueError message on what to write.
     """
     from urllib.parse import unquote
 

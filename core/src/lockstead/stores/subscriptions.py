@@ -1,7 +1,7 @@
-"""Subscriptions of one process: who is called when a record changes. What stores share; knows no store.
+"""Subscriptions of one process: the callbacks for changes of records. Shared by stores; must not know any store.
 
-A subscription may end in the garbage collector, in a thread that holds any lock, also the one here, and at a line where
-a signal handler raises. So its end is noted by C code alone, and the next call reads the note.
+A subscription may end in the garbage collector, in a thread that holds any lock (also the one here), and at a line
+where a signal handler raises. So its end is recorded by C code only, and the next call processes it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from weakref import ref
 
 K = TypeVar("K", bound=Hashable)
-"""What is subscribed to: the name of a record, or that and a waiter."""
+"""The key of a subscription: the name of a record, or that name and a waiter."""
 
 OnChange: TypeAlias = Callable[[bool], None]
 
 
 class Subscription:
-    """One caller's subscription to one record. Closed by `close`, or when nobody refers to it any more."""
+    """One caller's subscription to one record. Ended by `close`, or when it is no longer referenced."""
 
     __slots__ = ("__weakref__", "_end")
 
@@ -27,7 +27,7 @@ class Subscription:
         self._end: Callable[[], None] = _nothing
 
     def close(self) -> None:
-        """End it. Idempotent, does not block, may be called from any thread and by the garbage collector."""
+        """End it. Idempotent, non-blocking; may be called from any thread and by the garbage collector."""
         self._end()
 
 
@@ -36,7 +36,7 @@ def _nothing() -> None:
 
 
 class _Entry(ref[Subscription]):
-    """A subscription, which is not kept alive, and what it wants."""
+    """A weak reference to a subscription, with its record and callback."""
 
     __slots__ = ("name", "on_change")
     name: Any
@@ -46,8 +46,8 @@ class _Entry(ref[Subscription]):
 class Subscriptions(Generic[K]):
     """The subscriptions to the records of one store. Safe to share between threads; replaced in a forked child.
 
-    on_last is called when the last subscription to a record has ended, in any thread and also by the garbage collector:
-    it must neither block nor raise. One that was dropped unclosed is noticed at the next call.
+    on_last is called when the last subscription to a record has ended, in any thread and also by the garbage collector;
+    it must neither block nor raise. A subscription dropped without `close` is noticed at the next call.
     """
 
     def __init__(self, on_last: Callable[[K], None] | None = None) -> None:
@@ -57,17 +57,17 @@ class Subscriptions(Generic[K]):
         self._closed: deque[_Entry] = deque()
 
     def __len__(self) -> int:
-        """Return how many records are subscribed to."""
+        """Return the number of records that have subscriptions."""
         self._tidy()
         return len(self._entries)
 
     def __contains__(self, name: K) -> bool:
-        """Return whether anybody subscribes to a record."""
+        """Return whether a record has subscriptions."""
         self._tidy()
         return name in self._entries
 
     def names(self) -> set[K]:
-        """Return the records that are subscribed to."""
+        """Return the records that have subscriptions."""
         self._tidy()
         with self._lock:
             names = set(self._entries)
@@ -88,7 +88,7 @@ class Subscriptions(Generic[K]):
         return subscription, is_first
 
     def changed(self, name: K, is_free: bool = False) -> None:
-        """Call all who subscribe to a record. Must not be called under a lock that `subscribe` takes."""
+        """Call the callbacks of a record's subscriptions. Must not be called under a lock that `subscribe` takes."""
         if name not in self._entries:
             return
         with self._lock:
@@ -102,11 +102,11 @@ class Subscriptions(Generic[K]):
         self._tidy()
 
     def _tidy(self) -> None:
-        """Remove what has ended. A caller that held the lock calls this afterwards."""
+        """Remove ended subscriptions. A caller that held the lock calls this afterwards."""
         if not self._closed:
             return
         ended: list[K] = []
-        # a lock that is not taken is not this thread's, so it can be waited for
+        # a lock that is not held is not held by this thread, so waiting for it cannot deadlock
         while self._closed and not self._lock.locked():
             with self._lock:
                 ended += self._removed()
@@ -115,8 +115,8 @@ class Subscriptions(Generic[K]):
                 self._on_last(name)
 
     def _removed(self) -> list[K]:
-        """Remove what has ended, and return the records to which nobody subscribes any more. Under the lock."""
-        # not in the `with` itself: Ctrl-C in a loop there would leave the lock held
+        """Remove ended subscriptions and return the records that have none left. The caller holds the lock."""
+        # not inside the `with` statement: Ctrl-C in a loop there would leave the lock held
         ended: list[K] = []
         while self._closed:
             entry = self._closed.popleft()

@@ -1,6 +1,7 @@
-"""Whether what is sent to a server may be read on the way: the same rules, and the same word, for every store.
+"""Transport security, with the same rules and the same option for every store.
 
-User and password go in clear to this machine only, unless the URL says `cleartext=true`. Must not know any store.
+User and password are sent unencrypted only to this machine, unless the URL says `cleartext=true`. Must not know any
+store.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ if TYPE_CHECKING:
     from lockstead.stores.examination import Finding
 
 CLEARTEXT: Final = "cleartext"
-"""The setting of a store's URL by which a password may go in clear to another machine."""
+"""The option of a store's URL that allows sending a password unencrypted to another machine."""
 
 _TRUE: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 def flag(options: Mapping[str, str], name: str, default: bool = False) -> bool:
-    """Read a setting that is true or false; ValueError if it is neither."""
+    """Return the value of a boolean option; raise ValueError if it is neither true nor false."""
     text = options.get(name)
     if text is None:
         return default
@@ -31,9 +32,9 @@ def flag(options: Mapping[str, str], name: str, default: bool = False) -> bool:
 
 
 def wants_tls(options: Mapping[str, str], names: Iterable[str]) -> bool:
-    """Return whether a URL asks for TLS: by `tls`, or by a setting that means nothing without it.
+    """Return whether a URL asks for TLS: by `tls`, or by an option that has no meaning without TLS.
 
-    names: those settings. ValueError where it asks for both.
+    names: the options of the second kind. Raises ValueError for one of them together with tls=false.
     """
     given = sorted(set(names) & set(options))
     if given and not flag(options, "tls", default=True):
@@ -42,7 +43,7 @@ def wants_tls(options: Mapping[str, str], names: Iterable[str]) -> bool:
 
 
 def is_local(host: str) -> bool:
-    """Return whether a host is this machine, whose loopback nobody else reads; a path is a socket of its own."""
+    """Return whether a host is this machine: a loopback address, or the path of a Unix socket."""
     from ipaddress import ip_address
 
     name = host.strip("[]").partition("%")[0].lower()
@@ -55,7 +56,7 @@ def is_local(host: str) -> bool:
 
 
 def refuse_clear(hosts: Iterable[str], *, way: str) -> None:
-    """Raise StoreRefused if one of the hosts is another machine: a password would go to it in clear.
+    """Raise StoreRefused if one of the hosts is another machine: the password would be sent to it unencrypted.
 
     way: what to write into the URL for TLS.
     """
@@ -68,7 +69,7 @@ def refuse_clear(hosts: Iterable[str], *, way: str) -> None:
 
 
 def transport(hosts: Iterable[str], *, tls: bool, is_verified: bool, has_password: bool, way: str) -> Finding:
-    """Say who on the way to the hosts can read and change what is sent, as every doctor does."""
+    """Return the finding on who between here and the hosts can read and change the traffic; for every doctor."""
     from lockstead.stores.examination import Finding, Severity
 
     others = [host for host in hosts if not is_local(host)]

@@ -1,9 +1,10 @@
-"""What a store URL means: scheme, store part, key, settings; and which store a scheme opens.
+"""Parsing of store URLs (scheme, store part, key, settings), and which store a scheme opens.
 
-`scheme:store?setting=value#key` or `scheme:store#key?setting=value`; `file:` and `env:` stand for a store whose URL
-is kept elsewhere. Keys and values are percent-decoded ("+" stays "+"), so a "?" in a key is written %3F. Our own stores
-stand in a table here, so that naming a lock looks through no installed distribution; other people's are found by the
-entry point group `lockstead.stores`. No error of this file repeats a URL, for there may be credentials in it.
+`scheme:store?setting=value#key` or `scheme:store#key?setting=value`; with `file:` and `env:` the store's URL is read
+from a file or a variable. Keys and values are percent-decoded ("+" stays "+"), so a "?" in a key is written %3F. The
+built-in stores are in a table here, so that defining a lock does not search the installed distributions; third-party
+stores are found by the entry point group `lockstead.stores`. No error of this module repeats a URL, because it may
+contain credentials.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ OURS: Final = {
     "sqlite": "lockstead.stores.sqlite.url",
     "zk": "lockstead.stores.zookeeper.url",
 }
-"""Scheme to the module with its OPENER, or to `module:NAME`; importing it imports no store and no client library."""
+"""Scheme to the module with its OPENER, or to `module:NAME`. Importing it loads no store and no client library."""
 
 ELSEWHERE: Final = frozenset({"env", "file"})
-"""Schemes of URLs that stand for the store whose URL is in a variable or a file."""
+"""Schemes for a store whose URL is in a variable or a file."""
 
 ALSO: Final = {"zookeeper": "zk"}
-"""Other words for a scheme."""
+"""Aliases of schemes."""
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
@@ -53,40 +54,40 @@ _HOST_AND_PORT: Final = re.compile(r"(\[[^]]*\]|[^:]*):[0-9]+")
 
 
 def parse_store(url: str) -> StoreUrl:
-    """Read the URL of a store; a key is named only by a fragment. ValueError with one line if it is none."""
+    """Parse the URL of a store; only a fragment is a key. Raises ValueError, with a one-line message, if invalid."""
     return _parse(url, wants_key=False)
 
 
 def parse_lock(url: str) -> StoreUrl:
-    """Read the URL of a lock: a store and a key in it. ValueError with one line if it is none, or has no key."""
+    """Parse the URL of a lock (store and key). Raises ValueError, with a one-line message, if invalid."""
     return _parse(url, wants_key=True)
 
 
 def open_store(url: StoreUrl | str, client: object | None = None) -> Store:
-    """Open the store that a URL names. client is the caller's own client object of that store's library.
+    """Open the store of a URL. client is a client object of that store's library, supplied by the caller.
 
-    Raises StoreRefused when the client library is missing or the place cannot be used, ValueError for a URL that
-    cannot be one of this store, TypeError for a client that is not of its library.
+    Raises StoreRefused if the client library is missing or the location cannot be used, ValueError for an invalid URL,
+    TypeError for a client of another library.
     """
     parsed = resolved(parse_store(url) if isinstance(url, str) else url)
     return opener(parsed.scheme).open(parsed.text, client)
 
 
 def printable(url: StoreUrl | str) -> str:
-    """Return the store's URL without credentials, key and settings, as it may be shown to anybody."""
+    """Return the store's URL without credentials, key and settings; it may be shown to anyone."""
     parsed = resolved(parse_store(url) if isinstance(url, str) else url)
     return opener(parsed.scheme).printable(parsed.text)
 
 
 def traits(url: StoreUrl) -> Traits:
-    """Return the traits of the store that a URL names."""
+    """Return the traits of the store of a URL."""
     return opener(resolved(url).scheme).traits
 
 
 def resolved(url: StoreUrl) -> StoreUrl:
-    """Return the store that is meant: for `file:` and `env:` the one whose URL is there, else the same.
+    """Return the URL with `file:` or `env:` replaced by the URL it refers to; any other URL unchanged.
 
-    Raises StoreRefused where there is no such URL, or where every user of this machine may read its password.
+    Raises StoreRefused if there is no such URL, or if every user of this machine can read its password.
     """
     if url.scheme not in ELSEWHERE:
         return url
@@ -96,9 +97,9 @@ def resolved(url: StoreUrl) -> StoreUrl:
     try:
         found = parse_store(text)
         if found.scheme not in ELSEWHERE:
-            opener(found.scheme).printable(found.text)  # many stores read more of it to show it
+            opener(found.scheme).printable(found.text)  # many stores parse more of the URL only here
     except ValueError:
-        # what it says of the text may be a part of another secret
+        # the error message may repeat part of the text, which may be another secret
         raise StoreRefused(f"{url.text} does not hold {elsewhere.AS_URL}") from None
     if found.key is not None or found.options:
         raise StoreRefused(f"{url.text} holds more than the URL of a store; write key and settings behind {url.text}")
@@ -123,25 +124,25 @@ def has_password(url: str) -> bool:
     names = [pair.partition("=")[0] for pair in f"{early}&{after.partition('?')[2]}".split("&")]
     user = place.partition("://")[2].rpartition("@")[0]
     hosts, has_path, _ = user.partition("/")
-    # in 'host:2181/path@1' the number is a port and the '@' a part of the path
+    # in 'host:2181/path@1' the number is a port and the '@' is part of the path
     is_path = has_path and all(":" not in host or _HOST_AND_PORT.fullmatch(host) for host in hosts.split(","))
-    # an '@' before the path ends the user, and a comma is then no end of a host
+    # an '@' before the path ends the credentials, and a comma before it does not separate hosts
     is_path = is_path and ":" not in hosts.rpartition("@")[0]
     return (":" in user and not is_path) or any("password" in unquote(name).lower() for name in names)
 
 
-@cache  # among many installed distributions the search takes tens of milliseconds, and a DAG file has many locks
+@cache  # with many installed distributions the search takes tens of milliseconds, and a DAG file has many locks
 def opener(scheme: str) -> Opener:
-    """Find what opens stores of a scheme. ValueError, naming the schemes there are, if nothing does.
+    """Return the opener of a scheme. Raises ValueError, naming the known schemes, if there is none.
 
-    StoreRefused when a distribution names a store that cannot be imported.
+    Raises StoreRefused if a distribution declares a store that cannot be imported.
     """
     scheme = ALSO.get(scheme, scheme)
     if scheme in OURS:
         module, _, attribute = OURS[scheme].partition(":")
         ours: Opener = getattr(import_module(module), attribute or "OPENER")
         return ours
-    # reads the metadata of everything installed: only for a scheme that is not ours
+    # this reads the metadata of all installed distributions, so only for a scheme that is not built in
     from importlib.metadata import entry_points
 
     known = entry_points(group=GROUP)
@@ -161,7 +162,7 @@ def opener(scheme: str) -> Opener:
 
 
 def meant(word: str, known: Iterable[str], mark: str = "") -> str:
-    """Return ", did you mean ...?" for a message if a known word is much like this one, else nothing."""
+    """Return ", did you mean ...?" for a message if a known word is similar to this one, else an empty string."""
     from difflib import get_close_matches
 
     close = get_close_matches(word, sorted(known), n=1)
@@ -184,7 +185,7 @@ def _parse(url: str, *, wants_key: bool) -> StoreUrl:
     encoded: str | None = fragment if has_fragment else None
     store = rest
     if opens is None:
-        # here, so that naming a lock of a store itself loads no more
+        # imported here, so that defining a lock with a direct store URL loads nothing more
         from lockstead.stores import elsewhere
 
         elsewhere.named(rest)
@@ -205,17 +206,17 @@ def _parse(url: str, *, wants_key: bool) -> StoreUrl:
 
 
 def _with_key(opens: Opener | None, rest: str) -> str:
-    """Write a URL that lacks a key with one, for a message: without credentials, and only its scheme if it is odd."""
+    """Return the URL with an example key, for a message: without credentials, and only the scheme if it is invalid."""
     try:
         shown = rest if opens is None else opens.printable(rest.rstrip("/"))
     except ValueError:
         shown = "@"
-    # a store that takes no credentials shows whatever stands where they would be
+    # a store that takes no credentials prints whatever is in their place
     return f"{rest.partition(':')[0]}:...#apt" if "@" in shown else f"{shown}#apt"
 
 
 def query(options: Mapping[str, str]) -> str:
-    """Write a store's own options as they stand in its URL, from the `?` on; nothing if there are none."""
+    """Return a store's own options as in its URL, including the `?`; an empty string if there are none."""
     if not options:
         return ""
     from urllib.parse import quote
@@ -224,7 +225,7 @@ def query(options: Mapping[str, str]) -> str:
 
 
 def options_of(store_url: str) -> tuple[str, dict[str, str]]:
-    """Split a store's URL from its own options: the URL before the `?`, and their percent-decoded values by name."""
+    """Split a store's URL: return the part before the `?`, and the store's own options, percent-decoded, by name."""
     before, _, after = store_url.partition("?")
     return before, _options(after)
 
@@ -244,7 +245,7 @@ def _options(*queries: str) -> dict[str, str]:
 
 def _decoded(text: str, what: str) -> str:
     if "%" not in text:
-        return text  # spares who names a plain lock an import
+        return text  # saves an import for a plain key
     from urllib.parse import unquote
 
     try:
