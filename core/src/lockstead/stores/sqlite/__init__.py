@@ -1,1 +1,1 @@
-"""Locks on SQLite: `url` names a place, `store` keeps the records there."""
+"""Locks on SQLite: `url` parses the URL, `store` keeps the records."""

@@ -1,8 +1,9 @@
-"""Changes of the records of one file: one thread of a store looks for all subscribers, while there are any.
+"""Change notifications for the records of one file: one thread per store polls it while there are subscriptions.
 
-Looks at the file's change counter, and at the records only when that moved. Must not know what a record means.
+It reads the file's change counter, and the records only when the counter has changed. Must not know what a record
+means.
 
-A fork waits until no such thread is inside SQLite: its mutexes would stay locked in the child.
+A fork waits until no such thread is inside SQLite, because SQLite's mutexes would stay locked in the child.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from lockstead.values import Name
 
 POLL_MIN: Final = 0.002
 POLL_MAX: Final = 0.005
-"""Seconds between two looks at the file's change counter while anybody subscribes."""
+"""Seconds between two reads of the file's change counter while there are subscriptions."""
 
 DOWN: Final = 0.1
-"""Seconds until a file that could not be read is looked at again."""
+"""Seconds until an unreadable file is read again."""
 
 _NEW: Final = ("not looked at yet",)
 _STATE: Final = "SELECT granted, revision FROM record WHERE space = ? AND key = ? AND part = ?"
@@ -34,7 +35,7 @@ class Changes:
     def __init__(self, pool: Pool) -> None:
         self.subscriptions = Subscriptions[Name]()
         self._pool = pool
-        # records that were looked at, and what was found: None for an absent one
+        # the last seen state of each record; None for an absent one
         self._states: dict[Name, State] = {}
         self._seen: tuple[object, int] | None = None
         self._lock = threading.Lock()
@@ -43,12 +44,12 @@ class Changes:
         self._wake = threading.Event()
 
     def subscribe(self, name: Name, on_change: OnChange) -> Subscription:
-        """Return a subscription to a record, as `stores.port.SupportsWatch` wants it."""
+        """Return a subscription to a record, as specified by `stores.port.SupportsWatch`."""
         subscription, is_first = self.subscriptions.add(name, on_change)
         if is_first:
             self._look_soon()
         if self._states.get(name, _NEW) is None:
-            on_change(False)  # its absence was found before, and is not notified again
+            on_change(False)  # its absence is known already, so the thread does not notify it again
         return subscription
 
     def _look_soon(self) -> None:
@@ -59,11 +60,11 @@ class Changes:
         if starts:
             try:
                 threading.Thread(target=self._run, name="lockstead-watch", daemon=True).start()
-            except RuntimeError:  # there is no thread: subscribers poll
+            except RuntimeError:  # no thread can be started: subscribers poll
                 self._is_looking = False
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._is_closed = True
         self._wake.set()
 
@@ -73,7 +74,7 @@ class Changes:
             try:
                 with _INSIDE:
                     changed = self._look()
-            except Exception:  # noqa: BLE001 - whatever it is, subscribers poll, and the file is looked at again
+            except Exception:  # noqa: BLE001 - after any error subscribers poll, and the file is read again
                 self._seen = None
                 pause = DOWN
             else:
@@ -89,7 +90,7 @@ class Changes:
             return self._is_looking
 
     def _look(self) -> list[Name]:
-        """Return the records that have changed, and those that are looked at for the first time and are absent."""
+        """Return the records that have changed, and newly subscribed ones that are absent."""
         states, names = self._states, self.subscriptions.names()
         for name in [*states]:
             if name not in names:
@@ -101,7 +102,7 @@ class Changes:
             rows = watch.rows(_STATE, [(name.space.value, name.key, name.part) for name in looked]) if looked else []
             for name, state in zip(looked, rows, strict=True):
                 before = states.get(name, _NEW)
-                # the state first: a subscriber that comes meanwhile is called by one of both
+                # set the state first: a concurrent new subscriber is then called here or by `subscribe`
                 states[name] = state
                 if state != before and (before is not _NEW or state is None):
                     changed.append(name)
@@ -110,11 +111,11 @@ class Changes:
 
 
 FORK_WAITS: Final = 1.0
-"""Seconds that a fork waits for looks to end: a file that does not answer must not hold it up forever."""
+"""Seconds that a fork waits for the thread to leave SQLite: a file that hangs must not block it indefinitely."""
 
 _INSIDE: Final = threading.Lock()
 _HELD: Final[list[bool]] = []
-"""Whether the fork under way holds the lock."""
+"""Whether the current fork holds the lock."""
 
 
 def _before() -> None:
@@ -128,7 +129,7 @@ def _in_parent() -> None:
 
 def _in_child() -> None:
     _HELD.clear()
-    if _INSIDE.locked():  # a thread that does not exist here
+    if _INSIDE.locked():  # by a thread that does not exist in the child
         _INSIDE.release()
 
 

@@ -1,7 +1,7 @@
-"""What an examination of a SQLite file looks at beyond a store's commands: disk, journal, clock, processes.
+"""Diagnosis of a SQLite file beyond the store's commands: disk, journal, clock, processes.
 
-Whether the file's locks hold between processes is tried with a real child, which also has to see what we wrote. Must
-not know commands or records.
+Locking between processes is tested with a real child process, which must also see what we wrote. Must not know
+commands or records.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from lockstead.stores.sqlite.file import connect, failure, file_system
 
 ROOM_MIN: Final = 1 << 20
 ROOM_LOW: Final = 64 << 20
-"""Bytes: a file of locks is some tens of KiB, its journal a few MiB."""
+"""Bytes. A file of locks takes some tens of KiB, its journal a few MiB."""
 
 CHILD_LIMIT: Final = 20.0
-"""Seconds that the child may take to start and to answer."""
+"""Seconds that the child may take to start and to reply."""
 
-# The child is told when we hold the write lock and must be refused; then when we let go, and must get it. It looks at
-# a number that we changed meanwhile: two processes that do not share the journal's index would see two truths.
+# We signal the child while we hold the write lock, when it must be refused, and after we released it, when it must get
+# it. It reads a number that we changed: processes that do not share the journal's index would see different values.
 CHILD: Final = """
 import sqlite3, sys
 one = sqlite3.connect(sys.argv[1], timeout=0, isolation_level=None)
@@ -47,9 +47,9 @@ for line in sys.stdin:
 
 
 def examination(path: Path, place: Place, limit: float, child: str = CHILD) -> Iterator[Finding]:
-    """Yield what is found of the file at `path`. limit is seconds; raises what opening the file raises.
+    """Yield the findings on the file at `path`. limit is seconds; raises the errors of opening the file.
 
-    child is the program of the other process, told above.
+    child is the program of the other process, see CHILD.
     """
     was_there = path.exists()
     connection = connect(path, limit)
@@ -70,7 +70,7 @@ def examination(path: Path, place: Place, limit: float, child: str = CHILD) -> I
 def _file(path: Path, *, was_there: bool) -> Finding:
     if was_there:
         return Finding(Severity.OK, "file", f"{path} can be written")
-    # whoever asks for a lock makes the same file: to take it away again could take it from under somebody
+    # any client that asks for a lock creates the same file, so removing it could remove a file in use
     return Finding(Severity.OK, "file", f"{path} was made, as its first use would have; it stays")
 
 
@@ -134,7 +134,7 @@ def _processes(connection: sqlite3.Connection, path: Path, program: str) -> Find
 
 
 def _with_child(connection: sqlite3.Connection, path: Path, program: str) -> tuple[str, str, int]:
-    """Return what a child was told while we held the write lock, and after it, and the number to be seen then."""
+    """Return the child's replies while we held the write lock and afterwards, and the number it should see then."""
     child = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", program, str(path)],
         stdin=subprocess.PIPE,
@@ -143,7 +143,7 @@ def _with_child(connection: sqlite3.Connection, path: Path, program: str) -> tup
     )
     try:
         _answer(child, None)
-        # the lock is held for as long as the child takes to answer, and no longer: others may be working
+        # hold the lock only until the child replies: other processes may be using the file
         connection.execute("BEGIN IMMEDIATE")
         try:
             connection.execute("UPDATE meta SET granted = granted + 1")
@@ -158,7 +158,10 @@ def _with_child(connection: sqlite3.Connection, path: Path, program: str) -> tup
 
 
 def _answer(child: subprocess.Popen[str], patience_ms: int | None) -> str:
-    """Let the child try for so long and give what it was told; None: only wait for it. StoreUnavailable if silent."""
+    """Let the child try for `patience_ms` and return its reply; with None, only wait until it is ready.
+
+    Raises StoreUnavailable if it does not reply.
+    """
     if child.stdin is None or child.stdout is None:
         raise StoreUnavailable("the child has no pipes")
     if patience_ms is not None:

@@ -1,4 +1,4 @@
-"""Which file may hold locks, how a connection to it is made ready, and what an error of SQLite means.
+"""Checks of the file that holds the locks, connections to it, and the meaning of SQLite's errors.
 
 Must not know commands or records.
 """
@@ -20,17 +20,17 @@ from lockstead.stores.mounts import Mount, mount_of, mounts
 APPLICATION_ID: Final = 0x4C6F636B
 SCHEMA_VERSION: Final = 1
 ROW_BYTES_MAX: Final = 2 * RECORD_BYTES_MAX
-"""Bytes of a row, and of anything in it: a record and its name, with room to spare."""
+"""Maximum bytes of a row and of any value in it: enough for a record and its name."""
 SQLITE_OLDEST: Final = (3, 35, 0)
-"""The oldest that is promised to work."""
+"""The oldest supported version of SQLite."""
 
 CHECKPOINT_PAGES: Final = 4000
-"""Pages in the write-ahead log at which whoever commits brings them home. That syncs twice, some milliseconds, so it
-should be rare; but the log's index has room for 4,062 pages in its first block, and readers search every block.
+"""Pages in the write-ahead log at which a commit runs a checkpoint. A checkpoint syncs twice, some milliseconds, so it
+should be rare; but the first block of the log's index has room for 4,062 pages, and readers search every block.
 """
 
 _NEW: Final = (0, 0, 0)
-"""What `_identify` gives of a file that nobody has used."""
+"""What `_identify` returns for an unused file."""
 
 _SCHEMA: Final = (
     """CREATE TABLE record (
@@ -40,7 +40,7 @@ _SCHEMA: Final = (
         fields TEXT NOT NULL,
         PRIMARY KEY (space, key, part)
     ) WITHOUT ROWID""",
-    # one counter for the whole file: it is the only thing that outlives a record, so the file does not grow
+    # one counter for the whole file: only this outlives a record, so the file does not grow
     "CREATE TABLE meta (one INTEGER PRIMARY KEY CHECK (one = 1), granted INTEGER NOT NULL)",
     "INSERT INTO meta VALUES (1, 0)",
     f"PRAGMA application_id = {APPLICATION_ID}",
@@ -63,13 +63,13 @@ _SHARED_BETWEEN_KERNELS: Final = frozenset((
     "fuse.s3fs", "fuse.smbnetfs", "fuse.sshfs", "fuse.vmhgfs-fuse", "fuse.juicefs", "fuse.blobfuse2",
 ))
 # fmt: on
-"""File system types, as mountinfo names them, that several kernels may see at once."""
+"""File system types, as in mountinfo, that several kernels may use at once."""
 
 
 def connect(path: Path, limit: float) -> sqlite3.Connection:
-    """Open the file, and make it a store if it is new. May be used from any thread, one at a time.
+    """Open the file, and create the schema if it is new. The connection may be used from any thread, one at a time.
 
-    limit is seconds. Raises StoreRefused or StoreUnavailable: nothing was asked of the store yet.
+    limit is seconds. Raises StoreRefused or StoreUnavailable; no command was executed yet.
     """
     check_place(path)
     ends_at = time.monotonic() + limit
@@ -91,7 +91,7 @@ def connect(path: Path, limit: float) -> sqlite3.Connection:
 
 
 def identity(path: str) -> tuple[int, int] | None:
-    """Return which file is at a path; None if there is none."""
+    """Return the identity (device, inode) of the file at a path; None if there is none."""
     try:
         found = os.stat(path)  # noqa: PTH116 - part of every command, at half the price of Path.stat
     except OSError:
@@ -100,25 +100,25 @@ def identity(path: str) -> tuple[int, int] | None:
 
 
 def journals(path: str) -> tuple[str, str]:
-    """Return the paths of the write-ahead log and of its index. SQLite names them after the file that a link leads to.
+    """Return the paths of the write-ahead log and its index. SQLite names them after the target of a symbolic link.
 
-    Whoever has the file open has them open, and nobody removes them before the last connection is closed.
+    Every process that has the file open has them open too, and SQLite removes them only with the last connection.
     """
     real = os.path.realpath(path)
     return f"{real}-wal", f"{real}-shm"
 
 
 def _make(path: Path) -> None:
-    """Make a new file that only its owner can read. SQLite gives its journals the same mode."""
-    with suppress(OSError):  # it is there, or SQLite says why it cannot be made
+    """Create a new file that only its owner can read. SQLite gives its journals the same mode."""
+    with suppress(OSError):  # it exists, or SQLite will say why it cannot be created
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _check_journal(path: Path, limit: float, ends_at: float) -> None:
-    """Raise StoreUnavailable if others have the file open while its write-ahead log is gone from the folder.
+    """Raise StoreUnavailable if other connections have the file open although its write-ahead log was removed.
 
-    Somebody removed it: they go on with the log that has no name any more, and whoever opens the file anew would begin
-    another one. Where nobody has the file open the log is missing as a rule. Then an exclusive lock can be had.
+    The other connections continue with the deleted log, while a new connection would start another one. If no
+    connection is open, the log is usually missing; then an exclusive lock can be acquired.
     """
     log, _index = journals(str(path))
     while identity(log) is None:
@@ -128,7 +128,7 @@ def _check_journal(path: Path, limit: float, ends_at: float) -> None:
             _lock_whole(path)
         except sqlite3.OperationalError as error:
             if not _is(error, sqlite3.SQLITE_BUSY):
-                return  # opening it for good says what is wrong
+                return  # opening it will report what is wrong
             if time.monotonic() >= ends_at:
                 raise StoreUnavailable(
                     f"{path} was busy for {limit:.3g} s, and {log} is missing; if somebody removed it while processes "
@@ -153,10 +153,11 @@ def _lock_whole(path: Path) -> None:
 
 
 def check_schema(connection: sqlite3.Connection, path: Path, *, writes: bool) -> None:
-    """Refuse a schema with a view that would run when a record is read, or a trigger when one is written.
+    """Raise StoreRefused for a schema with a view that would run on a read of a record, or a trigger on a write.
 
-    An authorizer could deny it, but that is a Python function below SQLite: what a signal handler raises there is lost.
-    A text that is not SQLite's own (`PRAGMA writable_schema`) begins with something else, and is refused as well.
+    An authorizer could deny it, but that is a Python function called by SQLite: an exception that a signal handler
+    raises there is lost. Schema text not written by SQLite (`PRAGMA writable_schema`) begins differently and is refused
+    too.
     """
     if connection.execute(_FOREIGN if writes else _FOREIGN_RECORD).fetchone() is not None:
         raise StoreRefused(
@@ -166,7 +167,7 @@ def check_schema(connection: sqlite3.Connection, path: Path, *, writes: bool) ->
 
 
 def check_place(path: Path) -> None:
-    """Refuse, with one line that says what to do, a place where a file of locks cannot be."""
+    """Raise StoreRefused, with a one-line message on what to do, if a file of locks cannot be at this path."""
     if sqlite3.sqlite_version_info < SQLITE_OLDEST:
         raise StoreRefused(f"SQLite {sqlite3.sqlite_version} is too old for locks; use a Python with 3.35 or later")
     folder = path.parent
@@ -177,13 +178,13 @@ def check_place(path: Path) -> None:
     except FileNotFoundError:
         found = None
     except OSError as error:
-        # a folder above it that this process may not look into
+        # a parent folder that this process may not search
         raise StoreRefused(
             f"cannot keep locks in {path}: {error.strerror}; this process must be able to write the file and its folder"
         ) from error
     if found is not None and not stat.S_ISREG(found.st_mode):
         raise StoreRefused(f"cannot keep locks in {path}: it is not a file")
-    # SQLite names the journal after the file: through two names there would be two journals, and two truths
+    # SQLite names the journal after the file: two names would mean two inconsistent journals
     if found is not None and found.st_nlink > 1:
         raise StoreRefused(f"cannot keep locks in {path}: the file has {found.st_nlink} hard links; leave one")
     mounted = mounts()
@@ -192,7 +193,7 @@ def check_place(path: Path) -> None:
 
 
 def check_file_system(path: Path, kind: str | None) -> None:
-    """Refuse a file system that several kernels may see at once. kind is as mountinfo names it; None: not known."""
+    """Raise StoreRefused for a file system shared between kernels. kind is as in mountinfo; None if unknown."""
     if kind in _SHARED_BETWEEN_KERNELS:
         raise StoreRefused(
             f"cannot keep locks in {path}: it is on a file system shared between machines ({kind}), where neither "
@@ -201,18 +202,18 @@ def check_file_system(path: Path, kind: str | None) -> None:
 
 
 def file_system(folder: Path) -> str | None:
-    """Return the type of the file system that a folder is on; None where it is not known."""
+    """Return the type of a folder's file system; None if unknown."""
     return file_system_of(folder.resolve(), mounts())
 
 
 def file_system_of(folder: Path, mounted: list[Mount]) -> str | None:
-    """Return the type of the file system that an absolute folder without links is on; None where it is not known."""
+    """Return the type of the file system of an absolute folder without symbolic links; None if unknown."""
     mount = mount_of(folder, mounted)
     return None if mount is None else mount.kind
 
 
 def check_mounted(path: Path, mounted: list[Mount]) -> None:
-    """Refuse an absolute path without links that is itself mounted, or one of whose journals is."""
+    """Raise StoreRefused if an absolute path without symbolic links, or one of its journals, is a mount point."""
     points = {mount.point for mount in mounted}
     for name in (str(path), *journals(str(path))):
         if Path(name) in points:
@@ -223,12 +224,12 @@ def check_mounted(path: Path, mounted: list[Mount]) -> None:
 
 
 def is_unreadable(error: sqlite3.Error) -> bool:
-    """Return whether a row could not be read for what somebody wrote into it: it is too large, or no text."""
+    """Return whether a row could not be read because of its content: it is too large, or not text."""
     return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_TOOBIG or "decode to UTF-8" in str(error)
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, ends_at: float) -> None:
-    # for reading and for writing, and before anything is copied
+    # applies to reads and writes, before anything is copied
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, ROW_BYTES_MAX)
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
@@ -248,7 +249,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, ends_at: float) -> None
 
 
 def _identify(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    """Return application, version and number of tables, all three of one instant."""
+    """Return application id, schema version and number of tables, read atomically."""
     row = connection.execute(
         "SELECT a.application_id, v.user_version, (SELECT count(*) FROM sqlite_master) "
         "FROM pragma_application_id() a, pragma_user_version() v"
@@ -273,7 +274,7 @@ def _use_wal(connection: sqlite3.Connection, path: Path, ends_at: float) -> None
             mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
             break
         except sqlite3.OperationalError as error:
-            # this one statement does not wait for its lock; nothing was asked of the store yet
+            # the busy timeout does not apply to this statement; no command was executed yet
             if not _is(error, sqlite3.SQLITE_BUSY) or time.monotonic() >= ends_at:
                 raise
             time.sleep(0.005)
@@ -282,7 +283,7 @@ def _use_wal(connection: sqlite3.Connection, path: Path, ends_at: float) -> None
 
 
 def is_read_only(error: BaseException | None) -> bool:
-    """Return whether this is SQLite's word that it may not write."""
+    """Return whether this is SQLite's error for a read-only database."""
     return isinstance(error, sqlite3.Error) and _is(error, sqlite3.SQLITE_READONLY)
 
 
@@ -291,10 +292,10 @@ def _is(error: sqlite3.Error, code: int) -> bool:
 
 
 def failure(error: sqlite3.Error, path: Path, limit: float, *, may_be_applied: bool) -> StoreError:
-    """Say what an error means for the caller. may_be_applied: it came from the commit itself.
+    """Return the StoreError for an error of SQLite. may_be_applied: the error came from the commit itself.
 
-    A write that failed is told as such even then. A commit counts from the moment its last page stands whole in the
-    log, and nothing is written after that one: so where a write failed, on a full disk or over a quota, there is none.
+    A failed write is not reported as unknown even then: a commit takes effect when its last page is completely in the
+    log, and nothing is written after that page. So if a write failed (full disk, quota), there is no commit.
     """
     code = getattr(error, "sqlite_errorcode", 0)
     could_not_write = code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_WRITE

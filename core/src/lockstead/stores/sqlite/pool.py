@@ -1,6 +1,6 @@
-"""Which connection serves a command, who writes next, and when a connection is no longer usable.
+"""Connection pool: which connection serves a command, which thread writes next, when a connection is unusable.
 
-Must not know commands or records, nor what is asked of a connection.
+Must not know commands or records, nor the statements that are executed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lockstead.errors import StoreError, StoreUnavailable
 from lockstead.stores.sqlite.file import check_place, check_schema, connect, failure, identity, is_unreadable, journals
 
 WATCH_LIMIT: Final = 1.0
-"""Seconds that a look at the change counter may wait for the file."""
+"""Seconds that reading the change counter may wait for the file."""
 
 TURN_WITHIN: Final = 0.25
 """Seconds that a writer waits for the other writers of its process; a write takes less than a thousandth of it."""
@@ -27,10 +27,10 @@ TURN_WITHIN: Final = 0.25
 
 @dataclass(eq=False, slots=True)
 class _Link:
-    """One connection, used by one thread at a time.
+    """One connection; used by one thread at a time.
 
-    opened: the paths of the file, its log and its index, and which files these were. readable, writable: the versions
-    of the schema that were checked for reading and for writing.
+    opened: the paths of the file, its log and its index, with the identity of each when it was opened. readable,
+    writable: the schema versions that were checked for reading and for writing.
     """
 
     connection: sqlite3.Connection
@@ -40,7 +40,7 @@ class _Link:
     writable: int = -1
 
     def check(self, path: Path, *, writes: bool) -> None:
-        """Raise StoreRefused if the schema would run code of others. A write is checked in its transaction."""
+        """Raise StoreRefused if the schema would run foreign code. A write is checked in its transaction."""
         version = self.connection.execute("PRAGMA schema_version").fetchone()[0]
         if version == self.writable or (version == self.readable and not writes):
             return
@@ -63,13 +63,13 @@ class Pool:
         self._watch: _Link | None = None
         self._failed: _Link | None = None
         self._lock = threading.Lock()
-        # These two are held across I/O. SQLite makes a writer that finds the file locked sleep and try again, so
-        # threads of one process would sleep for milliseconds where they can hand over in microseconds.
+        # These two are held during I/O. In SQLite, a writer that finds the file locked sleeps and retries, so threads
+        # of one process would sleep for milliseconds where a lock hands over in microseconds.
         self.write_turn = threading.Lock()
         self._watch_turn = threading.Lock()
 
     def has_file(self) -> bool:
-        """Return whether the file is there: a connection would make it. Refuses a place where none can be."""
+        """Return whether the file exists; connecting would create it. Raises StoreRefused if it cannot be there."""
         if identity(self._path_text) is not None:
             return True
         if not self._is_open:
@@ -78,16 +78,16 @@ class Pool:
         return False
 
     def lend(self, limit: float) -> Loan:
-        """Lend a connection for reading."""
+        """Return a loan of a connection for reading."""
         return Loan(self, limit, writes=False)
 
     def write(self, limit: float) -> Loan:
-        """Lend a connection to the one thread of this process that writes now, in a transaction that it has to end."""
+        """Return a loan for a write: one thread of the process at a time, in a transaction that the caller must end."""
         return Loan(self, limit, writes=True)
 
     @contextmanager
     def watch(self) -> Iterator[Watch]:
-        """Lend the connection that never writes, so that its change counter counts every write of all others."""
+        """Lend the connection that never writes, so that its change counter counts every write of other connections."""
         with self._watch_turn:
             watch = self._watch
             if watch is None or not self._is_current(watch):
@@ -105,7 +105,7 @@ class Pool:
                 raise
 
     def take(self, limit: float) -> _Link:
-        """Return a connection to the file that stands under the path now."""
+        """Return a connection to the file that is at the path now."""
         while self._idle:
             with suppress(IndexError):
                 link = self._idle.pop()
@@ -115,7 +115,7 @@ class Pool:
         return self._open(limit)
 
     def give_back(self, link: _Link) -> None:
-        """Take back a connection that may serve again."""
+        """Take back a connection that may be reused."""
         with self._lock:
             if self._is_open:
                 self._idle.append(link)
@@ -123,9 +123,8 @@ class Pool:
         self.drop(link)
 
     def _is_current(self, link: _Link) -> bool:
-        # A file that was removed or moved lives on in its connections: who wrote there would hold a lock that nobody
-        # else can see. So do its journals: until the last of their connections is closed, which brings home what they
-        # hold.
+        # A removed or moved file still exists for its open connections: a lock written there would be invisible to
+        # other processes. The same holds for its journals, until their last connection is closed and checkpoints them.
         return all(identity(name) == was for name, was in link.opened)
 
     def _open(self, limit: float) -> _Link:
@@ -153,10 +152,10 @@ class Pool:
         return StoreUnavailable(f"the store of {self.path} is closed")
 
     def retire(self, link: _Link) -> None:
-        """Take back a connection that had an error: it serves no more, and stays open until another one is.
+        """Take back a connection that had an error: it is not reused, but stays open until another one is opened.
 
-        The last connection to close takes the journal along, and a disk that is full has no room for a new one: then
-        nobody could even read who holds what.
+        The last connection to close removes the journal, and a full disk has no room for a new one; then holders could
+        not even be read.
         """
         with suppress(sqlite3.Error):
             link.connection.rollback()
@@ -168,33 +167,33 @@ class Pool:
             self.drop(link)
 
     def drop(self, link: _Link) -> None:
-        """Close a connection. What it had not committed is taken back."""
+        """Close a connection. Uncommitted changes are rolled back."""
         with self._lock:
             self._every.discard(link)
         with suppress(sqlite3.Error):
             link.connection.close()
 
     def failure(self, error: sqlite3.Error, limit: float) -> StoreError:
-        """Say what an error of SQLite means that came before a commit."""
+        """Return the StoreError for an error of SQLite before a commit."""
         return failure(error, self.path, limit, may_be_applied=False)
 
     def forget(self) -> Pool:
-        """Return a fresh pool to a forked child, and keep the inherited connections from ever being closed in it."""
+        """Return a new pool for a forked child, in which the inherited connections are never closed."""
         for link in self._every:
-            # Closing an inherited connection gives up locks and may remove the journal under the parent's feet, and
-            # Python closes it with the last reference: so there is one more.
+            # Closing an inherited connection releases locks and may remove the journal that the parent uses. Python
+            # closes it with its last reference, so add one that is never dropped.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(link.connection))
         fresh = Pool(self.path)
         fresh._is_open = self._is_open
         return fresh
 
     def close(self) -> None:
-        """Close every connection; those in use as soon as they are given back."""
+        """Close all idle connections now, and those in use as soon as they are given back."""
         self._is_open = False
         self.empty()
 
     def empty(self) -> None:
-        """Close every connection that nobody uses: one that was opened where nothing could be written never writes."""
+        """Close all idle connections, because one opened while the file was read-only can never write."""
         with self._watch_turn, self._lock:
             links = [*self._idle, *(link for link in (self._watch, self._failed) if link is not None)]
             self._idle.clear()
@@ -213,11 +212,11 @@ class Watch:
         self._path = path
 
     def counter(self) -> tuple[object, int]:
-        """Return the connection, so that another one is told apart, and the change counter that it sees."""
+        """Return the connection, to distinguish it from others, and its change counter."""
         return self._link, int(self._link.connection.execute("PRAGMA data_version").fetchone()[0])
 
     def rows(self, statement: str, values: Iterable[tuple[str, ...]]) -> list[tuple[Any, ...] | None]:
-        """Return the first row of a query for each set of values; () for one that is unreadable."""
+        """Return the first row of the query for each set of values; () for an unreadable row."""
         self._link.check(self._path, writes=False)
         return [self._row(statement, one) for one in values]
 
@@ -232,7 +231,7 @@ class Watch:
 
 
 class Loan:
-    """One use of a connection, for a write one transaction in its turn; after an error it serves no more.
+    """One use of a connection: for a write, one transaction, one thread at a time. After an error it is retired.
 
     An interrupt may come at the first line of `__exit__`: then the turn is not released. SQLite itself keeps writers
     apart, so one that has waited for long goes on without its turn, and those behind it have a new one.
@@ -296,5 +295,5 @@ class Loan:
 
 
 def _milliseconds(limit: float) -> int:
-    # SQLite takes what does not fit into 31 bits for no wait at all
+    # SQLite treats a value that does not fit into 31 bits as no wait
     return min(max(1, int(limit * 1000)), 2**31 - 1)

@@ -1,8 +1,8 @@
-"""How records are kept in one SQLite file on a local disk, shared by the processes of one machine.
+"""Records in one SQLite file on a local disk, shared by the processes of one machine.
 
-Time is the boot clock, never SQLite's `now`, which is the caller's own wall clock. One counter of the whole file, as
-`max(stored + 1, wall milliseconds)`, is both incarnation and fencing token: it outlives every record, and grows even
-over the loss of the file. Must not know what the fields of a record mean.
+Time is the boot clock, never SQLite's `now`, which is the caller's wall clock. One counter for the whole file, computed
+as `max(stored + 1, wall milliseconds)`, is both incarnation and fencing token: it outlives every record, and keeps
+growing even if the file is lost. Must not know what the fields of a record mean.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ TRAITS: Final = Traits(
 _AT: Final = "WHERE space = ? AND key = ? AND part = ?"
 _COLUMNS: Final = "granted, revision, updated, boot, namespace, fields"
 _SELECT: Final = f"SELECT {_COLUMNS} FROM record {_AT}"  # noqa: S608 - constants only, here and below
-# two statements, for RETURNING fills a table of its own first: that took as long as all the rest of a grant
+# two statements, because RETURNING first fills a temporary table: that took as long as the rest of a grant
 _COUNTED: Final = "SELECT granted FROM meta"
 _COUNT: Final = "UPDATE meta SET granted = ?"
 _INSERT: Final = "INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
@@ -81,7 +81,7 @@ _LIST: Final = (
 
 _MEASURED: Final = _SELECT.replace("fields FROM", "NULL FROM")
 _LISTED: Final = _LIST.replace(f"key, part, {_COLUMNS}", "CAST(key AS BLOB), CAST(part AS BLOB)")
-"""Where a row is too large to be read, or no text: all of it but the fields, and the names alone."""
+"""Used if a row is too large to be read or is not text: the row without its fields, and the names only."""
 _DISCARD: Final = f"DELETE FROM record {_AT}"  # noqa: S608
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -91,7 +91,7 @@ _Written: TypeAlias = Create | Extend | Replace | Remove
 
 
 class _Row(NamedTuple):
-    """A record as it stands in the file. updated is seconds on the boot clock of boot and namespace ("": unknown)."""
+    """A row of the file. updated is seconds on the boot clock of boot and namespace ("" if unknown)."""
 
     granted: int
     revision: int
@@ -102,9 +102,10 @@ class _Row(NamedTuple):
 
 
 class SqliteStore(StoreBase):
-    """Records in one SQLite file. Promises nothing beyond one kernel, and nothing to who moves the file meanwhile.
+    """Records in one SQLite file. Guarantees nothing beyond one kernel, or if the file is moved while in use.
 
-    now gives seconds of the boot clock at `here`, wall gives seconds since the epoch and feeds the counter alone.
+    now returns seconds of the boot clock identified by `here`; wall returns seconds since the epoch, used only for the
+    counter.
     """
 
     traits = TRAITS
@@ -135,7 +136,7 @@ class SqliteStore(StoreBase):
         answer: object
         match command:
             case Read() | List() if not self._pool.has_file():
-                # who only looks makes no file: a mistyped path would be a store in which all is free
+                # reading does not create the file: with a mistyped path, every lock would look free
                 answer = Absent(self._now()) if isinstance(command, Read) else Listing(())
             case Read():
                 with self._pool.lend(limit) as connection:
@@ -170,7 +171,7 @@ class SqliteStore(StoreBase):
         return _unreadable(row, fields) if is_damaged(fields) else self._snapshot(row, fields)
 
     def _snapshot(self, row: _Row, fields: dict[str, str]) -> Snapshot:
-        """Show a row: with times only where its writer read the very clock that we read."""
+        """Return the snapshot of a row, with times only if its writer used the same clock as we do."""
         incarnation, revision = str(row.granted), str(row.revision)
         if row.boot and self._boot and row.boot != self._boot:
             return Snapshot(fields, incarnation, revision, token=row.granted, dead=True)
@@ -189,7 +190,7 @@ class SqliteStore(StoreBase):
         except StoreRefused as refused:
             if not is_read_only(refused.__cause__):
                 raise
-            # by the disk, or only by a connection that was opened while it was mounted read-only
+            # the file system is read-only, or only was so when the connection was opened
             self._pool.empty()
             return self._written(command, limit)
 
@@ -206,7 +207,7 @@ class SqliteStore(StoreBase):
             return answer
 
     def _change(self, connection: sqlite3.Connection, command: _Written) -> Snapshot | Conflict | Absent | Removed:
-        # the clock is read inside the write lock: a write that was stalled before it must not turn `updated` back
+        # the clock is read under the write lock, so that a write delayed before it cannot set `updated` back
         match command:
             case Create():
                 return self._create(connection, command)
@@ -238,7 +239,7 @@ class SqliteStore(StoreBase):
         fields = dict(command.fields)
         made = self._row(self._count(connection), 1, self._now(), fields)
         if connection.execute(_INSERT, (*_at(command.name), *made)).rowcount == 0:
-            return Conflict()  # the counter is taken back with the rest
+            return Conflict()  # the counter is rolled back too
         return self._snapshot(made, fields)
 
     def _remove(self, connection: sqlite3.Connection, command: Remove) -> Removed | Conflict | Absent:
@@ -250,7 +251,7 @@ class SqliteStore(StoreBase):
         return Removed(self._now())
 
     def _discard(self, connection: sqlite3.Connection, at: _At, incarnation: str) -> Removed | Conflict | Absent:
-        """Remove a row that cannot be read, if it is still the very one that was shown: the write lock is held."""
+        """Remove an unreadable row if it is still the one that was shown. The caller holds the write lock."""
         row = _find(connection, at)
         if row is None:
             return Absent(self._now())
@@ -277,18 +278,18 @@ class SqliteStore(StoreBase):
     # --- waiting -------------------------------------------------------------------------------------------------
 
     def subscribe(self, name: Name, on_change: Callable[[bool], None]) -> Subscription:
-        """Call on_change when the record has changed, from the one thread that looks at the file."""
+        """Call on_change when the record has changed, from the thread that polls the file."""
         return self._changes.subscribe(name, on_change)
 
     @property
     def missing(self) -> str | None:
-        """Say that the file is not there yet; None if it is. The first lock makes it."""
+        """A message that the file does not exist yet; None if it does. The first lock creates it."""
         return None if self._pool.has_file() else f"there is no file {self._path} yet"
 
     # --- examining -----------------------------------------------------------------------------------------------
 
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002
-        """Look at the file, its disk, its locks between processes, and the clock."""
+        """Check the file, its disk, its locks between processes, and the clock."""
         from lockstead.stores.sqlite.doctor import examination
 
         return examination(self._path, self._find_place(), limit)
@@ -300,13 +301,13 @@ class SqliteStore(StoreBase):
         self._namespace = place.namespace or ""
 
     def after_fork(self) -> None:
-        """Forget every inherited connection without closing it, not even when the child ends."""
+        """Forget every inherited connection without closing it, even when the child ends."""
         self._pool = self._pool.forget()
         self._changes = Changes(self._pool)
         self._set_place(self._find_place())
 
     def close(self) -> None:
-        """Close every connection; those in use as soon as they are given back."""
+        """Close all idle connections now, and those in use as soon as they are given back."""
         self._changes.close()
         self._pool.close()
 
@@ -316,7 +317,7 @@ def _at(name: Name) -> _At:
 
 
 def _fields(row: _Row) -> dict[str, str]:
-    """Return the fields of a row; those of `unreadable` if another program wrote there, or a disk failed."""
+    """Return the fields of a row; those of `unreadable` if another program or a disk failure damaged it."""
     if not _is_counted(row) or not isinstance(row.updated, float) or not abs(row.updated) <= EPOCH_MAX:
         return unreadable(NO_HEAD)
     return map_of_text(row.fields)
@@ -342,7 +343,8 @@ def _find(connection: sqlite3.Connection, at: _At) -> _Row | None:
 
 
 def _measured(connection: sqlite3.Connection, at: _At) -> tuple[object, ...] | None:
-    """Return a row whose fields are too large to be read, or no text; nothing of it where that goes for more of it."""
+    """Return a row without its unreadable fields (too large, not text); all None if other columns are unreadable."""
+    """Create keyspace and table if missing. What exists is not changed and needs no permission to create."""
     try:
         found: tuple[object, ...] | None = connection.execute(_MEASURED, at).fetchone()
     except sqlite3.Error as error:
@@ -355,7 +357,7 @@ def _measured(connection: sqlite3.Connection, at: _At) -> tuple[object, ...] | N
 def _each(
     connection: sqlite3.Connection, space: str, names: list[tuple[bytes, bytes]]
 ) -> Iterator[tuple[str, str, _Row]]:
-    """Read rows one by one, so that one that cannot be read hides no other. A name that is not text is nobody's."""
+    """Yield rows read one by one, so that an unreadable one hides no other. A name that is not text is skipped."""
     for key, part in names:
         try:
             at = space, key.decode(), part.decode()

@@ -1,6 +1,6 @@
-"""What a `sqlite:` URL says: which file, and that only a fragment names a key.
+"""Parsing of `sqlite:` URLs. The URL gives the file; only a fragment gives a key.
 
-A DAG file names many locks and opens none, so this file imports nothing but to open one. Must not know SQLite.
+A DAG file defines many locks and opens none, so this module imports more only to open one. Must not know SQLite.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class _Opener(Opener):
-    """Opens `sqlite:///relative.db` and `sqlite:////absolute.db`."""
+    """The opener of `sqlite:///relative.db` and `sqlite:////absolute.db`."""
 
     @property
     def traits(self) -> Traits:
@@ -25,13 +25,13 @@ class _Opener(Opener):
         return TRAITS
 
     def printable(self, store_url: str) -> str:
-        """Return the absolute URL: there are no credentials in it."""
+        """Return the absolute URL; it contains no credentials."""
         return url_of(absolute(path_of(store_url)))
 
     def open(self, store_url: str, client: object | None) -> SqliteStore:
-        """Open the file, which is made when first used. ValueError for a URL that names none.
+        """Open the store; the file is created on first use. Raises ValueError for a URL without a file.
 
-        StoreRefused if there cannot be such a file there, TypeError for a client.
+        Raises StoreRefused if the file cannot be there, TypeError if a client is passed.
         """
         from pathlib import Path
 
@@ -46,9 +46,9 @@ class _Opener(Opener):
 
 
 def absolute(path: os.PathLike[str] | str) -> str:
-    """Return an absolute path, links left as they are: one may be turned on purpose.
+    """Return the absolute path; symbolic links are kept, because their targets may be changed on purpose.
 
-    StoreRefused for a relative path where the working directory was removed.
+    Raises StoreRefused for a relative path if the working directory was removed.
     """
     try:
         return os.path.abspath(path)  # noqa: PTH100 - not resolve()
@@ -61,14 +61,14 @@ def absolute(path: os.PathLike[str] | str) -> str:
 
 
 def url_of(path: os.PathLike[str] | str) -> str:
-    """Return the URL of a file, from its absolute path."""
+    """Return the URL of the file at an absolute path."""
     from urllib.parse import quote
 
     return "sqlite:///" + quote(str(path), safe="/:@!$&*+,;=")
 
 
 def path_of(store_url: str) -> str:
-    """Return the path that a URL names, as it stands there; ValueError if it names none."""
+    """Return the path in a URL, unchanged; raise ValueError if there is none."""
     from urllib.parse import unquote
 
     path = unquote(store_url.removeprefix("sqlite:///"), errors="strict") if store_url.startswith("sqlite:///") else ""
