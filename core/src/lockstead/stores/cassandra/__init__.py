@@ -1,1 +1,1 @@
-"""Locks on Cassandra and ScyllaDB: `url` names a place, `store` keeps the records there."""
+"""Locks on Cassandra and ScyllaDB: `url` parses the URL, `store` keeps the records."""

@@ -1,6 +1,6 @@
-"""How the driver's connections are kept within bounds, and whose certificate each of them takes.
+"""Limits on the driver's connections, and the host name that each node's certificate must have.
 
-The driver reads as much as a node announces, and knows one host name for all nodes. Must not know statements.
+The driver itself reads as much as a node announces and uses one host name for all nodes. Must not know statements.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from lockstead.stores.transport import is_local
 
 
 def bounded(names: Mapping[str, str], *, refuses_clear: bool = False) -> type[Any]:
-    """Return a class of connections for `Cluster`. names: what a node's certificate is to name, by its address.
+    """Return a connection class for `Cluster`. names: the host name that a node's certificate must have, by address.
 
-    refuses_clear: no other machine is connected to, for a password would go to it in clear.
+    refuses_clear: connect only to this machine, because the password would be sent unencrypted.
     """
     kind: Any = cluster.Cluster.connection_class
 
-    class Bounded(kind):  # type: ignore[misc]  # the driver chooses it when it is imported
+    class Bounded(kind):  # type: ignore[misc]  # the driver chooses the class when it is imported
         """A connection to one node."""
 
         def _connect_socket(self) -> None:
@@ -54,8 +54,8 @@ def bounded(names: Mapping[str, str], *, refuses_clear: bool = False) -> type[An
     return Bounded
 
 
-class _Rows(ResultMessage):  # type: ignore[misc]  # compiled, without types; with another name it would be the driver's
-    """Rows of which no value is decoded that is larger than a record."""
+class _Rows(ResultMessage):  # type: ignore[misc]  # compiled, untyped; without the "_" the driver would register it
+    """Rows in which a value larger than a record is replaced instead of decoded."""
 
     @staticmethod
     def recv_row(f: Any, colcount: int) -> list[bytes | None]:
@@ -64,13 +64,13 @@ class _Rows(ResultMessage):  # type: ignore[misc]  # compiled, without types; wi
 
 
 class BoundedRows(_ProtocolHandler):  # type: ignore[misc]  # compiled, without types
-    """How a session reads what it is answered. Only fields can be too large: nothing else of a row is so long."""
+    """The protocol handler of a session, using `_Rows`. Only fields can be too large; other columns are short."""
 
     message_types_by_opcode: Any = {**_ProtocolHandler.message_types_by_opcode, ResultMessage.opcode: _Rows}  # noqa: RUF012
 
 
 def _map_as_sent(fields: Mapping[str, str]) -> bytes:
-    """Write a `map<text, text>` as a server sends it."""
+    """Encode a `map<text, text>` as a server sends it."""
     texts = [text.encode() for pair in fields.items() for text in pair]
     return struct.pack("!i", len(fields)) + b"".join(struct.pack("!i", len(text)) + text for text in texts)
 
@@ -83,10 +83,10 @@ def _one_frame() -> Bounds:
 
 
 def names_of(hosts: tuple[tuple[str, int], ...]) -> dict[str, str]:
-    """Return the host of the URL for each address that it has: nodes tell of one another by their addresses."""
+    """Return the URL's host for each of its addresses, because nodes report each other by address."""
     names: dict[str, str] = {}
     for host, port in hosts:
-        with suppress(OSError):  # whoever connects to it will hear of it
+        with suppress(OSError):  # connecting to it will report the error
             for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
                 names.setdefault(str(address[0]), host)
     return names

@@ -1,7 +1,6 @@
-"""How the driver is used: when it connects, that it never asks twice, how long a statement may take, and what
-becomes of its threads after a fork.
+"""Use of the driver: connecting, statements without retries and with a time limit, and forks.
 
-The driver's own time-outs go by the wall clock, so every wait here is ours. Must not know commands.
+The driver's own timeouts use the wall clock, so every wait here is done by this module. Must not know commands.
 """
 
 from __future__ import annotations
@@ -40,24 +39,25 @@ from lockstead.stores.cassandra.errors import (
 from lockstead.stores.cassandra.url import Where
 
 RECONNECT_EVERY: Final = 1.0
-"""Seconds between two attempts to reach a node that went; the driver's own default grows to ten minutes."""
+"""Seconds between two attempts to reconnect to a lost node; the driver's default grows to ten minutes."""
 
 HEARTBEAT: Final = 5.0
-"""Seconds of silence after which a connection is asked for a sign of life, and that this may take: one that only looks
-open is noticed within twice as long."""
+"""Seconds of silence after which a heartbeat is sent, and the time its reply may take; so a dead connection is noticed
+within twice as long."""
 
 FORGOTTEN: Final = 3 * RECONNECT_EVERY
-"""Seconds without any node to ask after which we connect anew, by the nodes of the URL. The driver forgets those that
-the node it listens to does not know of, as one that has just come up may; once that one is gone it knows of none."""
+"""Seconds without any known node after which we connect anew, to the nodes of the URL. The driver forgets nodes that
+the node of its control connection does not know, as one that has just started may not; once that one is gone, the
+driver knows no node."""
 
 STEP_LIMIT: Final = 10.0
-"""Seconds that one step of connecting may take; who waits for it waits no longer than its own limit."""
+"""Seconds that one step of connecting may take; a caller waits no longer than its own limit."""
 
 AGREE_EVERY: Final = 0.2
-"""Seconds between two looks whether the nodes agree on what was made."""
+"""Seconds between two checks whether the nodes agree on the created schema."""
 
 GRACE: Final = 0.05
-"""Seconds that the driver's own time-out is waited for: it then keeps the late answer away from later requests."""
+"""Seconds to wait for the driver's own timeout, which keeps a late reply away from later requests."""
 
 Found = list[Mapping[str, Any]]
 MakeCluster = Callable[[], Any]
@@ -65,7 +65,7 @@ MakeCluster = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A connected cluster with everything prepared; profile is how statements are run."""
+    """A connected cluster with prepared statements; profile is the execution profile of the statements."""
 
     cluster: Any
     session: Any
@@ -73,14 +73,14 @@ class Opened:
     prepared: Mapping[str, PreparedStatement]
 
     def close(self) -> None:
-        """End its threads and connections, without waiting for long: a thread of it may hang in a connection."""
+        """Shut the cluster down, waiting at most 2 s: a thread of the driver may hang in a connection."""
         ending = threading.Thread(target=self.cluster.shutdown, daemon=True, name="lockstead-cassandra-end")
         ending.start()
         ending.join(2.0)
 
 
 class Connection:
-    """One cluster, connected by who asks first, in a thread of its own: who waits for that waits within its limit."""
+    """One cluster, connected on first use in a separate thread, so that each caller waits only within its limit."""
 
     def __init__(self, where: Where, make: MakeCluster | None) -> None:
         self._where = where
@@ -91,9 +91,9 @@ class Connection:
         self._is_closed = False
 
     def ask(self, statement: str, values: Sequence[object], ends_at: float) -> Found:
-        """Return the rows of a statement's answer. Raises what `failure` makes of its failures.
+        """Execute a statement and return the rows. Raises the errors of `failure`.
 
-        ends_at is on the monotonic clock. Sent once, to one node.
+        ends_at is on the monotonic clock. The statement is sent once, to one node.
         """
         opened = self._opened(ends_at)
         writes = statement in rows.WRITES
@@ -128,7 +128,7 @@ class Connection:
             future.start_fetching_next_page()
 
     def look(self, cql: str, values: Sequence[object], limit: float) -> Found:
-        """Return what the server's own tables say; raises the driver's errors once it is connected."""
+        """Execute a query on the server's system tables; raises the driver's errors once connected."""
         opened = self._opened(time.monotonic() + limit)
         return list(opened.session.execute(cql, values, timeout=limit, execution_profile=opened.profile))
 
@@ -147,11 +147,11 @@ class Connection:
         except TimeoutError:
             raise StoreUnavailable(f"{self._where.url}: not connected within the limit") from None
         except StoreError as error:
-            # one failure is told to all who waited for it, each with a traceback of its own
+            # all waiting callers get the same failure, each with its own traceback
             raise type(error)(str(error)) from error.__cause__
 
     def _forget(self, opened: Opened) -> None:
-        """Connect anew when next asked, if for a while there was no node to ask; not by a caller's own cluster."""
+        """Reconnect at the next request if no node was known for FORGOTTEN seconds; not for a caller's own cluster."""
         now = time.monotonic()
         with self._lock:
             if self._none_since is None:
@@ -168,11 +168,11 @@ class Connection:
     def _open(self, opening: Future[Opened]) -> None:
         try:
             opened = connect(self._where, self._make or (lambda: cluster_of(self._where)))
-        except BaseException as error:  # noqa: BLE001 - whoever waits for this thread has to be told
+        except BaseException as error:  # noqa: BLE001 - raised in the callers that wait for this thread
             opening.set_exception(error if isinstance(error, StoreError) else unreachable(error, self._where.url))
             return
         with self._lock:
-            # in one step with the look, or a close in between would leave it open forever
+            # check and set under one lock, or a close in between would leave the cluster open
             if self._opening is opening and not self._is_closed:
                 opening.set_result(opened)
                 return
@@ -180,7 +180,7 @@ class Connection:
         opened.close()
 
     def after_fork(self) -> None:
-        """Forget the inherited connections without closing them: their threads are the parent's."""
+        """Forget the inherited connections without closing them, because their threads exist only in the parent."""
         _INHERITED.append(self._opening)
         if self._opening is not None and self._opening.done() and self._opening.exception() is None:
             _disown(self._opening.result().cluster)
@@ -200,7 +200,7 @@ class Connection:
 
 
 def cluster_of(where: Where) -> Any:
-    """Make a cluster object as the URL says, not connected."""
+    """Return an unconnected cluster object configured from the URL."""
     profile = cluster.ExecutionProfile(load_balancing_policy=DCAwareRoundRobinPolicy(where.datacenter or None))
     return cluster.Cluster(
         connection_class=bounded(
@@ -218,7 +218,7 @@ def cluster_of(where: Where) -> Any:
         idle_heartbeat_timeout=HEARTBEAT,
         connect_timeout=STEP_LIMIT / 2,
         control_connection_timeout=STEP_LIMIT / 2,
-        # a cluster may hold thousands of tables; we know the one we use
+        # a cluster may have thousands of tables; we use only one
         schema_metadata_enabled=False,
         token_metadata_enabled=False,
         compression=False,
@@ -226,7 +226,7 @@ def cluster_of(where: Where) -> Any:
 
 
 def connect(where: Where, make: MakeCluster) -> Opened:
-    """Connect, see to the table and prepare every statement. Raises StoreUnavailable or StoreRefused."""
+    """Connect, create the table if missing and prepare every statement. Raises StoreUnavailable or StoreRefused."""
     made = make()
     try:
         try:
@@ -242,7 +242,7 @@ def connect(where: Where, make: MakeCluster) -> Opened:
 
 
 def _profile(session: Any) -> Any:
-    """Return the cluster's own profile, but for what repeats statements: a caller's may do so elsewhere."""
+    """Return the cluster's own profile without retries and speculative execution, which a caller's profile may have."""
     try:
         return session.execution_profile_clone_update(
             cluster.EXEC_PROFILE_DEFAULT,
@@ -264,7 +264,7 @@ def _prepared(session: Any, profile: Any, where: Where) -> Mapping[str, Prepared
         try:
             return _prepare_all(session, where)
         except cassandra.InvalidRequest as error:
-            # no such keyspace, or no such table; after it was made: not on every node yet
+            # the keyspace or table is missing, or was created but is not known to every node yet
             if has_tried and not (is_unknown_there(error) and time.monotonic() < ends_at):
                 raise failure(error, where.url, writes=False) from error
         except Exception as error:
@@ -287,13 +287,13 @@ def _prepare_all(session: Any, where: Where) -> Mapping[str, PreparedStatement]:
         statement.serial_consistency_level = serial
         statement.is_idempotent = False
         if text in rows.SERIAL_READS:
-            statement.fetch_size = None  # pages would be reads of different moments
+            statement.fetch_size = None  # pages would be read at different times
         prepared[text] = statement
     return prepared
 
 
 def _create(session: Any, profile: Any, where: Where, ends_at: float) -> None:
-    """Make what is missing, of keyspace and table. What is there is not touched, and takes no right to make."""
+    """Create keyspace and table if missing. What exists is not changed and needs no permission to create."""
     names = {"keyspace": where.keyspace, "replication": where.replication_cql, "table": rows.TABLE}
     keyspace, table = rows.CREATE_KEYSPACE.format(**names), rows.CREATE_TABLE.format(**names)
     found = "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = %s"
@@ -303,7 +303,7 @@ def _create(session: Any, profile: Any, where: Where, ends_at: float) -> None:
                 session.execute(keyspace, execution_profile=profile)
             session.execute(table, execution_profile=profile)
         except Exception as error:
-            # the next node may not have heard of the keyspace that the last one has
+            # the next node may not know the new keyspace yet
             if not is_unknown_there(error) or time.monotonic() >= ends_at:
                 raise not_created(error, where.url, "; ".join((keyspace, table))) from error
             time.sleep(AGREE_EVERY)
@@ -314,14 +314,14 @@ def _create(session: Any, profile: Any, where: Where, ends_at: float) -> None:
 # --- after a fork ------------------------------------------------------------------------------------------------
 
 _INHERITED: Final[list[object]] = []
-"""What a child inherited and must neither use nor close; kept, so that Python does not close it either."""
+"""What a child inherited and must neither use nor close; referenced here, so that Python does not close it either."""
 
 
 def _disown(inherited: Any) -> None:
-    """Keep the driver's own clean-up away from a parent's cluster.
+    """Keep the driver's clean-up from touching the parent's cluster.
 
-    It would take locks that a thread of the parent may have held at the fork, when the child connects (the event loop
-    notices the fork and closes what it has) and when it ends.
+    The clean-up runs when the child connects (the event loop notices the fork and closes its connections) and when the
+    child exits, and takes locks that a thread of the parent may have held at the fork.
     """
     cluster._clusters_for_shutdown.discard(inherited)
     for kind in inherited.connection_class.__mro__:

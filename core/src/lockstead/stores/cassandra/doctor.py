@@ -1,6 +1,6 @@
-"""What an examination of a cluster looks at beyond a store's commands: copies, nodes, commit log, table.
+"""Diagnosis of a cluster beyond the store's commands: replication, nodes, commit log, table.
 
-Only reads, of the server's own tables. Must not know commands or records.
+It only reads the server's system tables. Must not know commands or records.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ BEHIND: Final[Mapping[Guarantee, str]] = {
 }
 
 GRACE_LOW: Final = 3 * 3600
-"""Seconds: what Cassandra remembers of a vote, and of a deleted row, must outlive an absence of a replica."""
+"""Seconds. Cassandra must remember votes and deleted rows for longer than a replica may be absent."""
 
 Rows = list[Mapping[str, Any]]
 Ask = Callable[..., Rows]
 
 
 def examination(look: Callable[[str, Sequence[str], float], Rows], where: Where, limit: float) -> Iterator[Finding]:
-    """Yield what is found of the cluster. limit is seconds for each request; raises what `failure` makes of errors."""
+    """Yield the findings on the cluster. limit is seconds for each request; raises the errors of `failure`."""
 
     def ask(cql: str, *values: str) -> Rows:
         return look(cql, values, limit)

@@ -1,7 +1,7 @@
-"""What a failure of the driver means: never sent, perhaps applied, or refused for good.
+"""Translation of the driver's errors: never sent, possibly applied, or refused permanently.
 
-What it does not recognise may have been applied. Must not know commands or rows. No message repeats a credential: of
-what the driver says only the server's own words are shown.
+An unrecognised error means possibly applied. Must not know commands or rows. No message repeats a credential: of the
+driver's errors, only the server's message is shown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cassandra.protocol import ErrorMessage, RequestValidationException
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 
 PROTOCOL: Final = 4
-"""The version of the native protocol that is spoken: the newest that both Cassandra and ScyllaDB know."""
+"""The version of the native protocol: the newest that both Cassandra and ScyllaDB support."""
 
 _OLD: Final = "it speaks no version 4 of the native protocol: Cassandra 2.2 or later is needed, or ScyllaDB"
 _FOREIGN: Final = "the server is not Cassandra, or requires TLS: correct the port, or add tls=true"
@@ -26,13 +26,13 @@ _FOREIGN: Final = "the server is not Cassandra, or requires TLS: correct the por
 _UNKNOWN: Final = "a node does not know the table: it was dropped, or the nodes do not agree on the schema yet"
 
 _REFUSED: Final = (cassandra.RequestValidationException, RequestValidationException)
-"""The server read the statement and turned it away before it did anything. The driver has two classes for that."""
+"""The server rejected the statement before executing it. The driver has two classes for that."""
 
 
 def failure(error: BaseException, url: str, *, writes: bool) -> StoreError:
-    """Translate what a statement failed with. writes: it would have changed something."""
+    """Return the StoreError for the failure of a statement. writes: whether it is a write."""
     if isinstance(error, NoHostAvailable):
-        # the driver goes on to the next node only while nothing was sent
+        # the driver tries the next node only while nothing was sent
         return unreachable(error, url)
     if isinstance(error, cassandra.Unauthorized):
         return StoreRefused(f"{url}: {_said(error)}; grant SELECT and MODIFY on the table to this user")
@@ -42,14 +42,14 @@ def failure(error: BaseException, url: str, *, writes: bool) -> StoreError:
         return StoreRefused(f"{url}: the server refused the statement: {_said(error)}")
     if isinstance(error, cassandra.Unavailable):
         text = f"{url}: {error.alive_replicas} of {error.required_replicas} replicas needed are alive"
-        # the server also says so when a replica goes between the vote and the commit
+        # the server also reports this if a replica fails between the vote and the commit
         return OutcomeUnknown(text) if writes else StoreUnavailable(text)
     text = f"{url}: {_said(error)}"
     return OutcomeUnknown(text) if writes else StoreUnavailable(text)
 
 
 def unreachable(error: BaseException, url: str) -> StoreError:
-    """Translate what connecting failed with: nothing was asked yet."""
+    """Return the StoreError for a failure to connect; nothing was sent yet."""
     causes = list(_causes(error))
     if any(isinstance(cause, cassandra.AuthenticationFailed) for cause in causes):
         return StoreRefused(
@@ -57,7 +57,7 @@ def unreachable(error: BaseException, url: str) -> StoreError:
             "CASSANDRA_PASSWORD in the environment"
         )
     for cause in causes:
-        # the driver puts what TLS said into the text of an OSError
+        # the driver puts the TLS error into the text of an OSError
         if isinstance(cause, ssl.SSLError) or "[SSL" in str(cause):
             return StoreRefused(f"{url}: TLS failed: {_said(cause)}; check ca= and the host name, or leave tls out")
         if isinstance(cause, ProtocolError):
@@ -68,18 +68,18 @@ def unreachable(error: BaseException, url: str) -> StoreError:
 
 
 def is_none_known(error: BaseException) -> bool:
-    """Return whether the driver had no node to ask: all that it knows of are down, or it has forgotten the others."""
+    """Return whether the driver had no node to use: all known nodes are down, or it has forgotten the others."""
     return isinstance(error, NoHostAvailable) and not error.errors
 
 
 def is_unknown_there(error: BaseException) -> bool:
-    """Return whether a node does not know the keyspace or the table; of new ones it may just not have heard yet."""
+    """Return whether a node does not know the keyspace or table; a new one may not have reached it yet."""
     said = str(error).lower()
     return isinstance(error, cassandra.InvalidRequest) and ("exist" in said or "unconfigured table" in said)
 
 
 def not_created(error: BaseException, url: str, cql: str) -> StoreError:
-    """Translate what creating the schema failed with; cql is what somebody with the right to do so has to run."""
+    """Return the StoreError for a failure to create the schema. cql: the statements that an administrator must run."""
     if is_unknown_there(error):
         return StoreUnavailable(f"{url}: {_UNKNOWN}: {_said(error)}")
     if isinstance(error, _REFUSED):
@@ -98,6 +98,6 @@ def _causes(error: BaseException) -> Iterable[BaseException]:
 
 
 def _said(error: BaseException) -> str:
-    """Return the server's words, in one line."""
+    """Return the server's message in one line."""
     said = error.summary_msg() if isinstance(error, ErrorMessage) else str(error)
     return f"{type(error).__name__}: {' '.join(said.split())}" if said else type(error).__name__

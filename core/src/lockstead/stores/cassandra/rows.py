@@ -1,7 +1,7 @@
-"""How a record stands in a table of Cassandra, and which statements write and read it.
+"""Encoding of records as rows of a Cassandra table, and the statements that write and read them.
 
-All conditional writes expect the very state that was read: no other statement ever writes to the table. Must not know
-the driver, nor what the fields of a record mean.
+All writes are conditional on the exact state that was read; no other statement writes to the table. Must not know the
+driver, nor what the fields of a record mean.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from lockstead.values import Name, Space
 TABLE: Final = "lockstead_record"
 
 NAME_BYTES_MAX: Final = 65_000
-"""Key and part together: the server's own limit for a key is 65,535 bytes, and it does not hold a part against it."""
+"""Limit for key and part together. The server's limit for a key is 65,535 bytes; it does not check a part."""
 
 CREATE_KEYSPACE: Final = 'CREATE KEYSPACE IF NOT EXISTS "{keyspace}" WITH replication = {replication}'
 CREATE_TABLE: Final = (
     'CREATE TABLE IF NOT EXISTS "{keyspace}".{table} (space text, key text, part text, held boolean, granted bigint, '
     "incarnation uuid, revision uuid, fields frozen<map<text, text>>, PRIMARY KEY ((space, key), part))"
 )
-"""All records of one key and space stand in one partition, so that one serial read lists them."""
+"""All records of one key and space are in one partition, so that one serial read lists them."""
 
-# {into} is the table with its keyspace. What writes: each statement names the state that it expects and nothing less
+# {into} is the table with its keyspace. Writes: each statement names the complete state that it expects
 INSERT: Final = (
     "INSERT INTO {into} (space, key, part, held, granted, incarnation, revision, fields) "
     "VALUES (?, ?, ?, true, ?, ?, ?, ?) IF NOT EXISTS"
@@ -46,7 +46,7 @@ DELETE: Final = "DELETE FROM {into} WHERE space = ? AND key = ? AND part = ? IF 
 DELETE_AT: Final = DELETE + " AND revision = ?"
 WRITES: Final = (INSERT, UPDATE, FREE, FREE_AT, DELETE, DELETE_AT)
 
-# what looks: at one partition with the consistency of Paxos, at all of them with that of a quorum
+# reads: one partition with Paxos (serial) consistency, all partitions with quorum consistency
 READ: Final = "SELECT held, granted, incarnation, revision, fields FROM {into} WHERE space = ? AND key = ? AND part = ?"
 LIST_KEY: Final = (
     "SELECT key, part, held, granted, incarnation, revision, fields FROM {into} WHERE space = ? AND key = ?"
@@ -55,13 +55,13 @@ LIST_ALL: Final = "SELECT space, key, part, held, granted, incarnation, revision
 SERIAL_READS: Final = (READ, LIST_KEY)
 
 GRANTED_MAX: Final = 2**63 - 1
-"""The last count that the column holds."""
+"""The largest count that the column can hold."""
 
 
 class Row(NamedTuple):
-    """A row as it stands. What is None has been damaged; granted counts grants and outlives them.
+    """A row. None means a damaged column; granted counts grants and outlives them.
 
-    A row that does not say whether it is held is held, and by nobody: an operator can remove it.
+    A row without `held` counts as held but has no holder; an operator can remove it.
     """
 
     held: bool | None
@@ -72,7 +72,7 @@ class Row(NamedTuple):
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Row:
-        """Read what the driver gives for a row: of other types than ours are the columns of somebody else's table."""
+        """Return the row from the driver's mapping; columns of unexpected types (a foreign table) become None."""
         held, granted, fields = found.get("held"), found.get("granted"), found.get("fields")
         return cls(
             held if isinstance(held, bool) else None,
@@ -84,31 +84,31 @@ class Row(NamedTuple):
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is missing."""
+        """Whether no column is damaged."""
         return None not in self
 
     @property
     def incarnation_text(self) -> str:
-        """The incarnation with the count of its grant before it, so that who replaces it knows the next count."""
+        """The incarnation prefixed with the count of its grant, so that a Replace knows the next count."""
         damaged = DAMAGED if self.held is None else ""
         return f"{damaged}{self.granted or 0}-{self.incarnation or ''}"
 
     @property
     def revision_text(self) -> str:
-        """The revision as it is shown."""
+        """The revision as text."""
         return str(self.revision or "")
 
     def snapshot(self, space: Space) -> Snapshot:
-        """Return the row. Only a lock's count outlives the record, so only there it is a token."""
+        """Return the row as a snapshot. Only a lock's count outlives the record, so only locks have a token."""
         token = self.granted if space is Space.LOCK else None
         fields = self.fields if self.is_sound and self.fields is not None else unreadable(NO_HEAD)
         return Snapshot(dict(fields), self.incarnation_text, self.revision_text, token=token)
 
 
 def granted_row(fields: Mapping[str, str], after: int, wall: float) -> Row:
-    """Return the row of a new incarnation. Its count is higher than the last one, also if that one was lost.
+    """Return the row of a new incarnation. Its count is higher than the last one, even if that one was lost.
 
-    StoreRefused if there is no higher count.
+    Raises StoreRefused if there is no higher count.
     """
     if after >= GRANTED_MAX:
         raise StoreRefused(
@@ -120,12 +120,12 @@ def granted_row(fields: Mapping[str, str], after: int, wall: float) -> Row:
 
 
 def extended_row(row: Row, fields: Mapping[str, str]) -> Row:
-    """Return the row with fields merged into it, of a revision that nobody has seen before."""
+    """Return the row with fields merged into it and a new unique revision."""
     return row._replace(revision=uuid4(), fields={**(row.fields or {}), **fields})
 
 
 def expected(incarnation: str) -> Row | None:
-    """Read `incarnation_text`: held, granted and incarnation of a row. None for what is none, and so stands nowhere."""
+    """Parse `incarnation_text` into held, granted and incarnation of a row; return None if invalid: no row has it."""
     damaged = incarnation.startswith(DAMAGED)
     text, dash, drawn = incarnation.removeprefix(DAMAGED).partition("-")
     count = whole(text)
@@ -138,7 +138,7 @@ def expected(incarnation: str) -> Row | None:
 
 
 def expected_revision(revision: str) -> tuple[UUID | None] | None:
-    """Read `revision_text`; None for what is none."""
+    """Parse `revision_text`; return None if it is invalid."""
     try:
         return (UUID(revision) if revision else None,)
     except ValueError:
@@ -146,7 +146,7 @@ def expected_revision(revision: str) -> tuple[UUID | None] | None:
 
 
 def at(name: Name) -> tuple[str, str, str]:
-    """Where the row of a name stands; StoreRefused if it is longer than an index of the server's can tell."""
+    """Return the primary key of a name's row; raise StoreRefused if it is longer than the server's index supports."""
     if len(name.key.encode()) + len(name.part.encode()) > NAME_BYTES_MAX:
         raise StoreRefused(f"the name of the record {name.key[:24]!r}… is longer than {NAME_BYTES_MAX} bytes")
     return name.space.value, name.key, name.part

@@ -1,7 +1,7 @@
-"""How records are kept in a table of Cassandra or ScyllaDB, by lightweight transactions on one row a record.
+"""Records in a table of Cassandra or ScyllaDB, written by lightweight transactions, one row for each record.
 
-Every write names the very state it expects, so none is applied twice and none that is late meets a successor. What a
-grant counts stays in the row when the lock is free. Must not know what the fields of a record mean.
+Every write names the exact state it expects, so no write is applied twice and no late write affects a successor. The
+count of grants stays in the row when the lock is free. Must not know what the fields of a record mean.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ TRAITS: Final = Traits(
 )
 
 AGAIN_MAX: Final = 0.02
-"""Seconds, at most, until an extension that met another one's is tried again; drawn, and doubled up to 16 times."""
+"""Maximum seconds until an Extend that lost against another is retried; random, the maximum doubles up to 16 times."""
 
 
 class CassandraStore(StoreBase):
-    """Records in one table. Promises nothing if the table is written to, truncated or restored by anybody else.
+    """Records in one table. Guarantees nothing if another program writes to, truncates or restores the table.
 
-    make gives a Cluster of the caller's own, not connected. wall gives seconds since the epoch and feeds the count of
-    grants alone.
+    make returns an unconnected Cluster supplied by the caller. wall returns seconds since the epoch, used only for the
+    count of grants.
     """
 
     traits = TRAITS
@@ -73,10 +73,10 @@ class CassandraStore(StoreBase):
         self._connection = Connection(where, cast(MakeCluster | None, make))
 
     def perform(self, command: Command[A], limit: float) -> A:
-        """Carry out one command within `limit` seconds: one request, or two where the row has to be known first.
+        """Carry out one command within `limit` seconds: one request, or two if the row must be known first.
 
-        At most one of them writes, or all but the last were answered to have written nothing. Raises StoreUnavailable
-        (nothing was written), OutcomeUnknown or StoreRefused.
+        If several requests write, the replies to all but the last said that nothing was written. Raises
+        StoreUnavailable (nothing was written), OutcomeUnknown or StoreRefused.
         """
         ends_at = time.monotonic() + limit
         answer: object
@@ -123,7 +123,7 @@ class CassandraStore(StoreBase):
     # --- writing -------------------------------------------------------------------------------------------------
 
     def _create(self, command: Create, ends_at: float) -> Snapshot | Conflict:
-        # no look first: the refusal of an insertion shows the row
+        # no read first: the reply to a refused INSERT contains the row
         name, space = command.name, command.name.space
         made = rows.granted_row(command.fields, 0, self._wall())
         values = (*at(name), made.granted, made.incarnation, made.revision, made.fields)
@@ -162,7 +162,7 @@ class CassandraStore(StoreBase):
             refused = self._swap(name, row, made, ends_at)
             if refused is None:
                 return made.snapshot(name.space)
-            # another extension came between; nothing of ours was written, and what it wrote has to be merged too
+            # another Extend was faster; ours wrote nothing and must merge the fields of the other
             time.sleep(max(0.0, min(random.uniform(0, longest), ends_at - time.monotonic())))
             longest = min(longest * 2, AGAIN_MAX * 16)
 
@@ -178,42 +178,42 @@ class CassandraStore(StoreBase):
             statement = rows.FREE if command.revision is None else rows.FREE_AT
             refused = self._refusal(self._connection.ask(statement, (drawn, *expects), ends_at), drawn)
         else:
-            # members and audit entries bear a new name each, and would fill their key's partition forever
+            # each member and audit entry has a new name, so freed rows would fill the partition of their key
             statement = rows.DELETE if command.revision is None else rows.DELETE_AT
             refused = self._refusal(self._connection.ask(statement, expects, ends_at), None)
         return Removed() if refused is None else _unmet(refused)
 
     def _swap(self, name: Name, row: Row, made: Row, ends_at: float) -> Mapping[str, object] | None:
-        """Write `made` where `row` stands; give None, or what was seen instead."""
+        """Replace `row` by `made`; return None, or the row that was found instead."""
         values = (made.granted, made.incarnation, made.revision, made.fields)
         expects = (row.held, row.incarnation, row.revision)
         found = self._connection.ask(rows.UPDATE, (*values, *at(name), *expects), ends_at)
         return self._refusal(found, made.revision)
 
     def _refusal(self, found: Found, drawn: UUID | None) -> Mapping[str, object] | None:
-        """Return None if a conditional write was applied, and otherwise the row that stood in its way."""
+        """Return None if a conditional write was applied, else the row that prevented it."""
         if not found:
             raise OutcomeUnknown(f"{self.url}: the server does not say whether a conditional write was applied")
         seen = found[0]
-        # a refusal that shows what only we can have written is a success, told by the second of two deliveries
+        # a refusal that shows our own unique revision is a success, reported by the second delivery of one request
         is_ours = drawn is not None and seen.get("revision") == drawn
         return None if seen.get("[applied]") or is_ours else seen
 
     def _mismatch(self, name: Name, ends_at: float) -> Conflict | Absent:
-        """Answer a command that expects a state which no row can be in."""
+        """Return the result of a command whose expected state no row can have."""
         return Absent() if self._find(name, ends_at) is None else Conflict()
 
     # --- examining -----------------------------------------------------------------------------------------------
 
     @property
     def behind(self) -> Mapping[Guarantee, str]:
-        """What keeps the promises, in CQL."""
+        """The mechanisms behind the guarantees, in CQL."""
         from lockstead.stores.cassandra.doctor import BEHIND
 
         return BEHIND
 
-    def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
-        """Look at the cluster: its version, its nodes, the copies of the keyspace, the table."""
+    def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as in the port
+        """Check the cluster: its version, its nodes, the replication of the keyspace, the table."""
         from lockstead.stores.cassandra.doctor import examination
 
         yield self._where.transport()
@@ -222,7 +222,7 @@ class CassandraStore(StoreBase):
     # --- life ----------------------------------------------------------------------------------------------------
 
     def after_fork(self) -> None:
-        """Forget every inherited connection without closing it; the child connects by itself."""
+        """Forget every inherited connection without closing it; the child opens its own."""
         self._connection.after_fork()
 
     def close(self) -> None:
@@ -231,5 +231,5 @@ class CassandraStore(StoreBase):
 
 
 def _unmet(refused: Mapping[str, object]) -> Conflict | Absent:
-    """Answer a command whose expectation was not met: a row that is not there shows nothing."""
+    """Return the result of a command whose expectation was not met; a missing row has no columns in the reply."""
     return Absent() if Row.of(refused).held is False or "incarnation" not in refused else Conflict()

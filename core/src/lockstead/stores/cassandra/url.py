@@ -1,7 +1,6 @@
-"""What a `cassandra:` URL says: nodes, credentials, the keyspace that holds the locks, and that only a fragment
-names a key.
+"""Parsing of `cassandra:` URLs: nodes, credentials and the keyspace of the locks; only a fragment gives a key.
 
-A DAG file names many locks and opens none, so this file imports nothing but to open one. Must not know the driver.
+A DAG file defines many locks and opens none, so this module imports more only to open one. Must not know the driver.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 PORT: Final = 9042
 KEYSPACE: Final = "lockstead"
-"""The keyspace of a URL that names none."""
+"""The keyspace of a URL without one."""
 
 _VARIABLES: Final = ("CASSANDRA_USERNAME", "CASSANDRA_PASSWORD")
 CONSISTENCIES: Final = ("serial", "local_serial")
@@ -32,10 +31,10 @@ _DATACENTER_COPIES: Final = re.compile(r"([A-Za-z0-9._-]+):([1-9]\d?)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where(Servers):
-    """Which cluster, and the keyspace in it.
+    """A cluster, and the keyspace in it.
 
-    consistency is that of Paxos: among all data centres, or in the local one. replication is what a keyspace is made
-    with that is not there: a number of copies, or "dc1:3,dc2:3".
+    consistency is that of Paxos: among all data centres, or in the local one. replication is used to create a missing
+    keyspace: a number of copies, or "dc1:3,dc2:3".
     """
 
     keyspace: str
@@ -56,7 +55,7 @@ class Where(Servers):
 
     @property
     def replication_cql(self) -> str:
-        """The replication of a keyspace that is made, as CQL has it."""
+        """The replication of a new keyspace, in CQL."""
         if self.replication.isdigit() or not self.replication:
             return f"{{'class': 'SimpleStrategy', 'replication_factor': {self.replication or 1}}}"
         copies = ", ".join(
@@ -66,7 +65,7 @@ class Where(Servers):
 
 
 class _Opener(Opener):
-    """Opens `cassandra://h1,h2:9042/keyspace`."""
+    """The opener of `cassandra://h1,h2:9042/keyspace`."""
 
     options = OPTIONS | {"consistency", "datacenter", "replication"}
     takes_user = True
@@ -82,10 +81,10 @@ class _Opener(Opener):
         return where_of(store_url).url
 
     def open(self, store_url: str, client: object | None) -> CassandraStore:
-        """Open the store; it connects when it is first used. ValueError for a URL that is none.
+        """Open the store; it connects on first use. Raises ValueError for an invalid URL.
 
-        client makes a `cassandra.cluster.Cluster` each time it is called, not connected; TypeError for anything else.
-        StoreRefused if the driver is missing.
+        client is a callable that returns a new, unconnected `cassandra.cluster.Cluster`; TypeError for anything else.
+        Raises StoreRefused if the driver is missing.
         """
         import os
 
@@ -105,7 +104,7 @@ class _Opener(Opener):
 
 
 def where_of(store_url: str, environ: Mapping[str, str] | None = None) -> Where:
-    """Read a store's URL; credentials it does not name are taken from CASSANDRA_USERNAME and CASSANDRA_PASSWORD."""
+    """Parse a store's URL; missing credentials are taken from CASSANDRA_USERNAME and CASSANDRA_PASSWORD."""
     from urllib.parse import unquote
 
     from lockstead.stores.url import options_of
