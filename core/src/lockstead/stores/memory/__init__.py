@@ -1,4 +1,4 @@
-"""Locks in the memory of one process: `MemoryStore`, also for your own tests."""
+"""Locks in the memory of one process: `MemoryStore`, which is also useful in tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["MemoryStore"]
 
 
 def __getattr__(name: str) -> object:
-    """Import the store when it is asked for: to name a lock in it needs none of it."""
+    """Import the store on first access: defining a lock does not need it."""
     if name != "MemoryStore":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from lockstead.stores.memory import store

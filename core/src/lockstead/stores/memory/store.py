@@ -1,6 +1,6 @@
-"""How records are kept in the memory of one process: the reference model of a store, and the fastest.
+"""Records in the memory of one process: the reference implementation of a store, and the fastest.
 
-Must not know what the fields of a record mean. Memories of the same URL are one memory; `MemoryStore()` is private.
+Must not know what the fields of a record mean. Stores of the same URL share one memory; `MemoryStore()` is private.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CHANGES: Final = (Create, Replace, Extend, Remove)
 
 @dataclass(slots=True)
 class _Entry:
-    """One record. token doubles as the incarnation: it is counted with every grant and never comes back."""
+    """One record. token is also the incarnation: it increases with every grant and is never reused."""
 
     fields: dict[str, str]
     token: int
@@ -68,7 +68,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class Memory:
-    """The records that several stores of one process may share. Its lock is held for memory only."""
+    """The records that several stores of one process may share. Its lock is never held during I/O."""
 
     entries: dict[Name, _Entry] = field(default_factory=dict)
     grants: int = 0
@@ -77,9 +77,9 @@ class Memory:
 
 
 class MemoryStore(StoreBase):
-    """Records in the memory of this process. Promises nothing to other processes, forked children included.
+    """Records in the memory of this process. Guarantees nothing to other processes, including forked children.
 
-    clock gives seconds that never go back; a simulator passes its own.
+    clock returns monotonic seconds; a simulator passes its own.
     """
 
     traits = TRAITS
@@ -91,8 +91,8 @@ class MemoryStore(StoreBase):
         self._clock = clock
         self._is_open = True
 
-    def perform(self, command: Command[A], limit: float) -> A:  # noqa: ARG002 - memory answers at once
-        """Carry out one command. Raises StoreUnavailable after `close` and nothing else."""
+    def perform(self, command: Command[A], limit: float) -> A:  # noqa: ARG002 - memory never waits
+        """Carry out one command. Raises only StoreUnavailable, after `close`."""
         if not self._is_open:
             raise StoreUnavailable(f"the store {self.url} is closed")
         answer: object
@@ -169,8 +169,8 @@ class MemoryStore(StoreBase):
             on_change(False)
         return subscription
 
-    def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
-        """Say for whom these locks are."""
+    def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as in the port
+        """Yield one note: these locks are for one process only."""
         from lockstead.stores.examination import Finding, Severity
 
         text = "one process only: no other sees these locks, and this command's memory is not your program's"
@@ -179,21 +179,21 @@ class MemoryStore(StoreBase):
     def after_fork(self) -> None:
         """Make the child's copy usable: another thread may have held the lock at the fork.
 
-        The copy keeps what the parent held, so that a child is no way around a lock.
+        The copy keeps the locks that the parent held, so that a child cannot bypass them.
         """
         self._memory.lock = threading.Lock()
         self._memory.subscriptions = Subscriptions()
 
     def close(self) -> None:
-        """Close this handle; the records stay for others of the same URL."""
+        """Close this handle; the records stay for other stores of the same URL."""
         self._is_open = False
 
 
 _MEMORIES: Final[dict[str, Memory]] = {}
-"""The memories of this process by name. They live as long as it does: a detached lease may have no open store."""
+"""The memories of this process by name. They live as long as the process: a detached lease may have no open store."""
 
 
 def named(name: str) -> MemoryStore:
-    """Open the memory of this name, which every store of the same name in this process shares."""
-    # setdefault is one step: two threads that open the same name get the same memory
+    """Return a store on the memory of this name, which every store of that name in this process shares."""
+    # setdefault is atomic: two threads that open the same name get the same memory
     return MemoryStore(_MEMORIES.setdefault(name, Memory()), name=name)

@@ -1,6 +1,6 @@
-"""What a `memory:` URL says: which of the process's memories, and that only a fragment names a key.
+"""Parsing of `memory:` URLs. The URL gives the name of a memory; only a fragment gives a key.
 
-A DAG file names many locks and opens none, so this file imports nothing but to open one.
+A DAG file defines many locks and opens none, so this module imports more only to open one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAME: Final = re.compile(r"memory:([A-Za-z0-9._-]*)")
 
 
 class _Opener(Opener):
-    """Opens `memory:` and `memory:name`."""
+    """The opener of `memory:` and `memory:name`."""
 
     @property
     def traits(self) -> Traits:
@@ -27,11 +27,11 @@ class _Opener(Opener):
         return TRAITS
 
     def printable(self, store_url: str) -> str:
-        """Return the URL: there are no credentials in it."""
+        """Return the URL; it contains no credentials."""
         return store_url
 
     def open(self, store_url: str, client: object | None) -> MemoryStore:
-        """Open the memory of this name. ValueError for a URL that is none, TypeError for a client."""
+        """Open the memory of this name. Raises ValueError for an invalid URL, TypeError if a client is passed."""
         from lockstead.stores.memory.store import named
 
         if client is not None:
