@@ -1,1 +1,1 @@
-"""Locks on Google Cloud Storage: `url` names a place, `store` keeps the records there."""
+"""Locks on Google Cloud Storage: `url` parses the URL, `store` keeps the records."""

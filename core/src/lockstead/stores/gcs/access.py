@@ -1,8 +1,8 @@
 """Endpoint, credentials, and the refresh of an access token.
 
-google-auth refreshes with a request of its own. It runs in a separate thread, one at a time, so that a token endpoint
-which hangs costs no caller more than its limit. Must not know what is asked of the store. No message repeats text from
-credentials.
+google-auth sends its own request to refresh a token. It runs in a separate thread, one at a time, so that a hanging
+token endpoint delays no caller beyond its limit. Must not know the requests to the store. No message repeats text
+from credentials.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ REFRESH_LIMIT: Final = 30.0
 
 
 class Access:
-    """Access to the service. credentials: a `google.auth` object, or None; by: the environment variable that named the
-    endpoint, if any.
+    """Access to the service.
 
-    Safe to share between threads and event loops. Promises no valid token, only an error in time.
+    credentials: a `google.auth` object, or None. by: the environment variable that set the endpoint, if any. Safe to
+    share between threads and event loops. Does not guarantee a valid token, only an error in time.
     """
 
     def __init__(self, endpoint: str, credentials: Any = None, *, by: str | None = None) -> None:
@@ -51,7 +51,7 @@ class Access:
 
     @property
     def uses_proxies(self) -> bool:
-        """Whether the environment's proxies are used: not for an emulator."""
+        """Whether the environment's proxies are used; not for an emulator."""
         return self.endpoint.startswith("https://")
 
     @property
@@ -69,7 +69,7 @@ class Access:
         return ""
 
     def signed(self, headers: Mapping[str, str], bounds: Bounds) -> dict[str, str]:
-        """Return the headers with an access token. StoreRefused or StoreUnavailable: nothing was sent."""
+        """Return the headers with an access token. Raises StoreRefused or StoreUnavailable; nothing was sent."""
         refreshing = self._needs()
         if refreshing is not None:
             try:
@@ -81,7 +81,7 @@ class Access:
         return self._with_token(headers)
 
     async def asigned(self, headers: Mapping[str, str], bounds: Bounds) -> dict[str, str]:
-        """Like `signed`, awaiting."""
+        """Like `signed`, asynchronously."""
         refreshing = self._needs()
         if refreshing is not None:
             awaited = asyncio.wrap_future(refreshing)
@@ -96,9 +96,9 @@ class Access:
         return self._with_token(headers)
 
     def rejected(self, headers: Mapping[str, str]) -> bool:
-        """Note that the service rejected a request with these headers. True if the request should be sent once more.
+        """Record that the service rejected a request with these headers; return whether to send it once more.
 
-        It will have another token: a new one, or one that another caller fetched meanwhile.
+        It will have another token: a new one, or one that another caller has fetched meanwhile.
         """
         if self._credentials is None:
             return False
@@ -107,7 +107,7 @@ class Access:
         return True
 
     def forget(self) -> None:
-        """Make it usable in a forked child, where the refreshing thread does not exist."""
+        """Make the access usable in a forked child, where the refreshing thread does not exist."""
         self._lock = threading.Lock()
         self._refreshing = None
 
@@ -133,7 +133,7 @@ class Access:
                     return None  # a refresh ended since the check above
                 self._refreshing = Future()
                 name = "lockstead-token"
-                # a daemon: a token endpoint that hangs must not keep a process from ending
+                # a daemon thread: a hanging token endpoint must not keep the process from exiting
                 threading.Thread(target=self._run, args=(self._refreshing,), name=name, daemon=True).start()
             return self._refreshing
 
@@ -144,7 +144,7 @@ class Access:
 
             request = google.auth.transport.requests.Request()
             self._credentials.refresh(partial(request, timeout=REFRESH_LIMIT))
-        except BaseException as error:  # noqa: BLE001 - handed to everyone who waits for it
+        except BaseException as error:  # noqa: BLE001 - raised in every caller that waits for it
             outcome = error
         with self._lock:
             self._refreshing = None
@@ -169,7 +169,7 @@ def _proxy(endpoint: str) -> str | None:
 
 
 def _retrieved(awaited: asyncio.Future[None]) -> None:
-    """Retrieve an outcome that nobody waits for, or asyncio logs it."""
+    """Retrieve an outcome without a waiter, or asyncio would log it."""
     if not awaited.cancelled():
         awaited.exception()
 
@@ -198,7 +198,10 @@ def _unsigned(error: Exception) -> StoreError:
 
 
 def default_access() -> Access:
-    """Return the access from the environment: an emulator, or application default credentials; StoreRefused if none."""
+    """Return the access from the environment: an emulator, or application default credentials.
+
+    Raises StoreRefused if there is neither.
+    """
     emulator = os.environ.get(EMULATOR)
     if emulator:
         return Access(_emulator(emulator), by=EMULATOR)
@@ -224,7 +227,7 @@ def default_access() -> Access:
 
 
 def _emulator(text: str) -> str:
-    """Return the endpoint in STORAGE_EMULATOR_HOST; StoreRefused if it is invalid, without repeating it."""
+    """Return the endpoint in STORAGE_EMULATOR_HOST; raise StoreRefused, without repeating it, if it is invalid."""
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -238,7 +241,7 @@ def _emulator(text: str) -> str:
 
 
 def access_of(client: object) -> Access:
-    """Return the access of a `google.cloud.storage.Client`: its endpoint and credentials. TypeError for other types."""
+    """Return the endpoint and credentials of a `google.cloud.storage.Client`; raise TypeError for another type."""
     credentials = getattr(client, "_credentials", None)
     connection = getattr(client, "_connection", None)
     if credentials is None or connection is None:

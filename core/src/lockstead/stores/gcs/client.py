@@ -21,9 +21,9 @@ ATTEMPTS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class RetryingClient:
-    """Sends requests for one bucket. account: the IAM member we are, empty if unknown.
+    """A client for one bucket that repeats failed requests. account: our IAM member; empty if unknown.
 
-    by: the environment variable that named the endpoint, if any. is_signed: requests carry an access token.
+    by: the environment variable that set the endpoint, if any. is_signed: requests carry an access token.
     """
 
     place: BucketPath
@@ -34,7 +34,7 @@ class RetryingClient:
     is_signed: bool = False
 
     def send_retrying(self, request: Request) -> Response:
-        """Send a request, again after 429 or 5xx; OutcomeUnknown after the last attempt."""
+        """Send a request, and repeat it after 429 or 5xx; raise OutcomeUnknown after the last attempt."""
         response = self.send(request)
         for _ in range(ATTEMPTS - 1):
             if response.status != 429 and response.status < 500:

@@ -41,7 +41,7 @@ BEHIND: Final[Mapping[Guarantee, str]] = {
 
 
 def examination(client: RetryingClient, scratch: Callable[[str], Name]) -> Iterator[Finding]:
-    """Yield the findings on endpoint, bucket and permissions. Raises what the requests raise."""
+    """Yield the findings on endpoint, bucket and permissions. Raises the errors of the requests."""
     yield from _endpoint(client)
     bucket = f"/storage/v1/b/{client.place.bucket}"
     shown = client.send_retrying(Request("Get bucket", "GET", f"{bucket}?prettyPrint=false"))

@@ -1,8 +1,7 @@
-"""Encoding commands as requests to Cloud Storage's JSON API, and decoding the responses. Pure.
+"""Encoding of commands as requests to Cloud Storage's JSON API, and decoding of the responses. No I/O.
 
-A record is an object named by the prefix and the escaped key, with an empty body and the fields as metadata, like that
-of other implementations. incarnation is the generation, revision the metageneration. Must not know how requests are
-sent.
+A record is an object named by the prefix and the escaped key, with an empty body and the fields as metadata, as in
+other implementations. incarnation is the generation, revision the metageneration. Must not know how requests are sent.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ RESERVED: Final = ".lockstead"
 
 OBJECT_NAME_BYTES_MAX: Final = 1024
 PREFIX_BYTES_MAX: Final = 200
-"""With this limit every key, and every name below it, fits into an object's name."""
+"""With this limit, every key and every name below it fits into an object's name."""
 
 ESCAPED_BYTES_MAX: Final = 600
-"""A key whose escaped form is longer is written in base64, which takes at most 684 bytes for a key of 512."""
+"""A key with a longer escaped form is written in base64, which takes at most 684 bytes for a key of 512."""
 
 _LONG: Final = "="
-"""Prefix of a key in base64: no escaped key begins with it."""
+"""Prefix of a key in base64; no escaped key begins with it."""
 
 _BOUNDARY: Final = "lockstead-boundary"
 _ESCAPED: Final = re.compile(r"[\x00-\x7f]")
@@ -65,7 +64,7 @@ class BucketPath:
 
     @classmethod
     def at(cls, bucket: str, prefix: str) -> Self:
-        """Return a validated path; ValueError if it is invalid, or inside the reserved names of another store."""
+        """Return a validated path; raise ValueError if invalid, or inside the reserved names of another store."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", bucket):
             raise ValueError(f"{bucket!r} is not a valid bucket name")
         if RESERVED in prefix.split("/"):
@@ -85,7 +84,7 @@ class BucketPath:
         return f"{self.prefix}/" if self.prefix else ""
 
     def object_name(self, name: Name) -> str:
-        """Return the object's name; StoreRefused if Cloud Storage could not hold it."""
+        """Return the object's name; raise StoreRefused if it is too long for Cloud Storage."""
         full = self.root + escape(name.key)
         if name.space is not Space.LOCK:
             full = self.folder(name.space) + escape(name.key)
@@ -98,18 +97,18 @@ class BucketPath:
         return full
 
     def folder(self, space: Space) -> str:
-        """Return the folder of a space; locks are in the root itself."""
+        """Return the folder of a space; locks are directly below the root."""
         return self.root if space is Space.LOCK else f"{self.root}{RESERVED}/{space.value}/"
 
     def name_of(self, object_name: str, space: Space) -> Name | None:
-        """Return the name of the record in an object; None if lockstead does not write such an object."""
+        """Return the name of the record in an object; None if the object is not lockstead's."""
         escaped, slash, part = object_name.removeprefix(self.folder(space)).partition("/")
         key = _unescaped(escaped)
         if not key or (slash and (not part or space is Space.LOCK)):
             return None
         name = Name(key, space, unquote(part))
         try:
-            # a foreign object must not be taken for a key that is stored under another name
+            # a foreign object must not be mistaken for a key that is stored under another name
             return name if self.object_name(name) == object_name else None
         except (StoreRefused, ValueError):
             return None  # too long in our encoding, or not text: one such object must not hide others
@@ -151,9 +150,9 @@ class Request:
 
 
 def exchange(command: Command[Any], place: BucketPath) -> Script[Request, Response, Any]:
-    """Yield the requests of a command, and return its answer.
+    """Yield the requests of a command, and return its result.
 
-    One request for each command except a listing, which has one for each page. Raises OutcomeUnknown or StoreRefused.
+    A listing has one request for each page, other commands have one. Raises OutcomeUnknown or StoreRefused.
     """
     if not isinstance(command, List):
         response = yield request_for(command, place)
@@ -169,7 +168,7 @@ def exchange(command: Command[Any], place: BucketPath) -> Script[Request, Respon
 
 
 def request_for(command: Command[Any], place: BucketPath) -> Request:
-    """Return the request of a command. A listing has one request for each page: see `exchange`."""
+    """Return the request of a command that is not a listing; for a listing see `exchange`."""
     match command:
         case Create():
             return _insert(place, command, {"ifGenerationMatch": "0"})
@@ -211,7 +210,7 @@ def _insert(place: BucketPath, command: Create | Replace, expected: Mapping[str,
         "cacheControl": "no-store",
         "contentType": "application/octet-stream",
     }
-    # JSON has no bare line break, so no field can forge the boundary
+    # encoded JSON contains no line break, so no field can forge the boundary
     content = (
         f"--{_BOUNDARY}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{_encode(about)}\r\n"
         f"--{_BOUNDARY}\r\nContent-Type: application/octet-stream\r\n\r\n\r\n--{_BOUNDARY}--\r\n"
@@ -240,7 +239,7 @@ def _list(place: BucketPath, command: List, page: str | None) -> Request:
     return Request("List", "GET", f"{_objects(place)}?{urlencode(params)}")
 
 
-# --- answers -----------------------------------------------------------------------------------------------------
+# --- responses ---------------------------------------------------------------------------------------------------
 
 
 @frozen
@@ -253,7 +252,7 @@ class Response:
 
 
 def answer_to(command: Command[Any], response: Response, place: BucketPath) -> Any:
-    """Return the answer in a response. Raises StoreRefused, or OutcomeUnknown: after a 5xx or 429 nothing is known."""
+    """Return the result from a response. Raises StoreRefused, or OutcomeUnknown (also after a 5xx or 429)."""
     now = _date(response.date)
     match response.status:
         case 200 | 204 if isinstance(command, Remove):
@@ -290,7 +289,7 @@ def _snapshot(resource: Mapping[str, Any], now: float | None, command: Command[A
             revision=str(metageneration),
             updated_at=_instant(resource["updated"]),
             store_now=now,
-            # of a companion record: grows with every write, also across its deletion
+            # used for companion records: increases with every write, even after a deletion
             token=int(_instant(resource["timeCreated"]) * 1000) + metageneration,
         )
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
@@ -311,7 +310,7 @@ def _instant(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-@lru_cache(maxsize=16)  # the same for every answer of one second
+@lru_cache(maxsize=16)  # the same for all responses within one second
 def _date(text: str | None) -> float | None:
     if text is None:
         return None
@@ -336,8 +335,8 @@ def error_details(response: Response) -> tuple[str, str]:
 def _is_about_object(response: Response) -> bool:
     """Return whether a 404 means a missing object, and not a missing bucket or a proxy's "not found".
 
-    The message for a missing bucket is exactly "the specified bucket does not exist"; that for a missing object repeats
-    its name, which may contain any word.
+    The message for a missing bucket is exactly "the specified bucket does not exist"; the one for a missing object
+    repeats its name, which may contain any word.
     """
     message = error_details(response)[0]
     return bool(message) and not _NO_BUCKET.match(message)

@@ -1,7 +1,7 @@
-"""Diagnosis of an account's permissions in a bucket: queried (testIamPermissions), then tried.
+"""Diagnosis of an account's permissions in a bucket: queried (testIamPermissions), then tested with an object.
 
-IAM conditions and folder policies may differ from the bucket's policy, so the trial decides. Nothing is written that
-could not be deleted again. Sources: "IAM permissions for JSON methods" and "Cloud Storage roles" of the service's
+IAM conditions and folder policies may differ from the bucket's policy, so the test decides. Nothing is written that
+cannot be deleted again. Sources: "IAM permissions for JSON methods" and "Cloud Storage roles" in the service's
 documentation.
 """
 
@@ -34,16 +34,16 @@ NEEDED: Final = {
 
 KEPT: Final = "kept"
 NULL: Final = "null"
-"""What a trial may show besides permissions: objects cannot be deleted; how a PATCH treats null."""
+"""What a test may show besides permissions: objects cannot be deleted; how a PATCH treats null."""
 
 _PERMISSION: Final = re.compile(r"storage\.[a-zA-Z]+\.[a-zA-Z]+")
 _NULL: Final = b'{"metadata":{"gone":null}}'
 
 
 def rights(client: RetryingClient, name: Name, listed: Response, *, is_kept: bool) -> Iterator[Finding]:
-    """Yield a finding for each permission, tried with a scratch object of this name.
+    """Yield a finding for each permission, tested with a scratch object of this name.
 
-    listed: the response to a listing. is_kept: it is known already that objects of this bucket cannot be deleted.
+    listed: the response to a listing. is_kept: objects of this bucket are already known to be undeletable.
     """
     granted = _granted(client)
     found = _judged(LIST, listed)
@@ -58,7 +58,7 @@ def rights(client: RetryingClient, name: Name, listed: Response, *, is_kept: boo
 
 
 def _granted(client: RetryingClient) -> frozenset[str] | None:
-    """Return our permissions on the bucket; None if the endpoint cannot tell. Needs no permission itself."""
+    """Return our permissions on the bucket; None if the endpoint does not support the query. Needs no permission."""
     asked = urlencode([("permissions", permission) for permission in (*NEEDED, BUCKETS_GET)])
     target = f"/storage/v1/b/{client.place.bucket}/iam/testPermissions?{asked}&prettyPrint=false"
     response = client.send_retrying(Request("testIamPermissions", "GET", target))
@@ -70,7 +70,7 @@ def _granted(client: RetryingClient) -> frozenset[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """The outcome of one operation: allowed, or refused with this message."""
+    """The outcome of one tested operation: allowed, or refused with this message."""
 
     is_allowed: bool
     message: str = ""
@@ -79,13 +79,14 @@ class Tried:
 def _tried(
     client: RetryingClient, name: Name, granted: frozenset[str] | None, *, can_list: bool, is_kept: bool
 ) -> Iterator[tuple[str, Tried]]:
-    """Try each operation on a scratch object if that can be deleted again, otherwise on a missing object.
+    """Test each operation on a scratch object if it can be deleted again, otherwise on a missing object.
 
-    An account without the right to list gets "forbidden" for a missing object, which says nothing about a permission.
+    For a missing object, an account without permission to list gets "forbidden", which says nothing about the
+    permission.
     """
     place = client.place
     delete = request_for(Remove(name, "1"), place)
-    # no precondition: nobody else uses the object, and an emulator may not support preconditions
+    # no precondition: no other client uses the object, and an emulator may not support preconditions
     delete = replace(delete, target=delete.target.partition("?")[0])
     gone = _judged(DELETE, client.send_retrying(delete))
     may_delete = gone[1].is_allowed or (not can_list and granted is not None and DELETE in granted)
@@ -111,7 +112,7 @@ def _tried(
 
 
 def _judged(permission: str, response: Response) -> tuple[str, Tried]:
-    """Return what a response is about: the permission that it names or the operation needs, or KEPT."""
+    """Return the permission that a response names (else the one of the operation) or KEPT, with the outcome."""
     if response.status not in (401, 403):
         return permission, Tried(is_allowed=True)
     message, reason = error_details(response)
@@ -123,7 +124,7 @@ def _judged(permission: str, response: Response) -> tuple[str, Tried]:
 
 
 def _is_there(permission: str, granted: frozenset[str] | None, tried: Mapping[str, Tried]) -> bool | None:
-    """Return whether we have a permission, by the trial or else by the query; None if unknown."""
+    """Return whether we have a permission, by the test or else by the query; None if unknown."""
     if permission in tried:
         return tried[permission].is_allowed
     return None if granted is None else permission in granted
@@ -149,7 +150,7 @@ def _right(
 
 
 def _others(tried: Mapping[str, Tried]) -> Iterator[Finding]:
-    """Yield the other findings of the trial."""
+    """Yield the other findings of the test."""
     if KEPT in tried:
         text = f"objects cannot be deleted: {tried[KEPT].message}"
         remedy = "use a bucket without retention policy and holds: locks are deleted and rewritten"

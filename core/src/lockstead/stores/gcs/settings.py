@@ -1,7 +1,7 @@
-"""Which settings of a bucket hurt locks, from the bucket's own resource. Pure.
+"""Diagnosis of bucket settings that harm locks, from the bucket's resource. No I/O.
 
 Source: the Bucket resource of Cloud Storage's JSON API; storage classes and their minimum durations, soft delete and
-its default of 7 days, retention and holds as its documentation has them (2026). Must not know how it is asked for.
+its default of 7 days, retention and holds from its documentation (2026). Must not know how the resource is requested.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ DAY: Final = 86400
 SOFT_DELETE_DEFAULT: Final = 7 * DAY
 
 MINIMUM_DAYS: Final = {"NEARLINE": 30, "COLDLINE": 90, "ARCHIVE": 365}
-"""Storage classes whose objects are billed for so many days, however soon they are deleted."""
+"""Days for which objects of a storage class are billed at least, however soon they are deleted."""
 
 _PAST_VERSIONS: Final = ("daysSinceNoncurrentTime", "noncurrentTimeBefore", "numNewerVersions", "daysSinceCustomTime")
-"""Conditions of a lifecycle rule that no live object of a lock fulfils."""
+"""Conditions of a lifecycle rule that no live object of a lock meets."""
 
 
 def settings_of(resource: Resource, bucket: str, root: str) -> Iterator[Finding]:
-    """Yield what a bucket's settings mean for locks whose objects begin with `root`."""
+    """Yield the findings on a bucket's settings, for locks whose object names begin with `root`."""
     place = f"{resource.get('location', 'somewhere')}, {resource.get('locationType', 'kind unknown')}"
     yield Finding(Severity.OK, "bucket.exists", f"the bucket gs://{bucket} is there ({place})")
     update = f"gcloud storage buckets update gs://{bucket}"
@@ -84,7 +84,7 @@ def _lifecycle(resource: Resource, update: str, root: str) -> Iterator[Finding]:
 
 
 def _rule(rule: Resource, check: str, update: str, root: str) -> Finding | None:
-    """Say what one rule does to live objects of locks; None if nothing."""
+    """Return the finding on one rule; None if it does not affect live objects of locks."""
     condition, action = rule.get("condition") or {}, (rule.get("action") or {}).get("type", "")
     if action not in ("Delete", "SetStorageClass") or not _concerns(condition, root):
         return None
@@ -110,7 +110,7 @@ def _concerns(condition: Resource, root: str) -> bool:
         return False
     classes = condition.get("matchesStorageClass") or []
     prefixes = condition.get("matchesPrefix") or []
-    # a rule for a part of the prefix concerns some locks, one for more than it concerns all
+    # a rule for a longer prefix affects some locks, a rule for a shorter one affects all
     may_match = not prefixes or any(prefix.startswith(root) or root.startswith(prefix) for prefix in prefixes)
     return may_match and (not classes or not set(classes) <= set(MINIMUM_DAYS))
 
@@ -140,7 +140,7 @@ def _access(resource: Resource, update: str) -> Iterator[Finding]:
 
 
 def _seconds(policy: Resource, name: str) -> float:
-    """Read a duration: the API writes whole numbers as text."""
+    """Return a duration in seconds; the API encodes integers as strings."""
     try:
         return float(policy.get(name) or 0)
     except (TypeError, ValueError):

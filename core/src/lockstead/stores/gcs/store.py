@@ -1,7 +1,7 @@
-"""Records as objects in Google Cloud Storage: one HTTP request for each command, never repeated.
+"""Records as objects in Google Cloud Storage: one HTTP request for each command, without retries.
 
-`google-cloud-storage` provides credentials and endpoint only: its client repeats requests, fetches the bucket without
-being asked, and hides response headers. Must not know the encoding of requests nor what the fields of a record mean.
+`google-cloud-storage` provides only credentials and endpoint: its client retries requests, fetches the bucket
+implicitly, and hides response headers. Must not know the encoding of requests, nor what the fields of a record mean.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ TRAITS: Final = Traits(
 
 
 class GcsStore(StoreBase):
-    """Records as objects in a bucket. Promises no speed: a request takes tens to hundreds of milliseconds.
+    """Records as objects in a bucket. It is slow: a request takes tens to hundreds of milliseconds.
 
-    An object accepts about one change per second; the service rejects further ones with an unknown outcome.
+    An object accepts about one change per second; the service rejects further changes, with an unknown outcome.
     """
 
     traits = TRAITS
@@ -62,7 +62,7 @@ class GcsStore(StoreBase):
 
     @property
     def diverted(self) -> str | None:
-        """A warning that an emulator's variable diverts the locks; None if it is not set."""
+        """A message that an emulator's variable redirects the locks; None if it is not set."""
         if self._access.by is None:
             return None
         return f"{self._access.by} is set: these locks are at {self._access.endpoint}, not in Cloud Storage"
@@ -70,7 +70,7 @@ class GcsStore(StoreBase):
     # --- blocking ------------------------------------------------------------------------------------------------
 
     def perform(self, command: Command[A], limit: float) -> A:
-        """Carry out one command within `limit` seconds: one request, except a listing of several pages."""
+        """Carry out one command within `limit` seconds: one request, except for a listing of several pages."""
         bounds = bounds_of(command, limit)
         return cast(A, drive(exchange(command, self._place), lambda request: self._send(request, bounds)))
 
@@ -85,9 +85,9 @@ class GcsStore(StoreBase):
             raise translated(error, request, bounds) from error
         finally:
             if not self._is_open:
-                pool.close()  # the store was closed meanwhile, and the pool may have reconnected since
+                pool.close()  # the store was closed during the request, and the pool may have reconnected
         if answer.status == 401 and self._access.rejected(headers) and again:
-            # refused before anything was done, so this does not repeat the request
+            # the first request was rejected before it had any effect, so this is not a hidden retry
             return self._send(request, bounds, again=False)
         return _response(answer)
 
@@ -102,7 +102,7 @@ class GcsStore(StoreBase):
 
     @property
     def behind(self) -> Mapping[Guarantee, str]:
-        """The mechanisms of Cloud Storage behind each guarantee."""
+        """The mechanism of Cloud Storage behind each guarantee."""
         from lockstead.stores.gcs.doctor import BEHIND
 
         return BEHIND
@@ -119,10 +119,10 @@ class GcsStore(StoreBase):
         way = RetryingClient(self._place, access.endpoint, access.account, send, access.by, access.has_credentials)
         return examination(way, scratch)
 
-    # --- awaiting ------------------------------------------------------------------------------------------------
+    # --- asynchronous --------------------------------------------------------------------------------------------
 
     async def aperform(self, command: Command[Any], limit: float) -> Any:
-        """Carry out one command like `perform`, awaiting, from any event loop of asyncio."""
+        """Carry out one command like `perform`, asynchronously, from any asyncio event loop."""
         bounds = bounds_of(command, limit)
         self._check_open()
         pool = await self._awaiting.get()
@@ -149,7 +149,7 @@ class GcsStore(StoreBase):
     # --- both ----------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Create what the first request needs: its duration calibrates the clocks, so nothing may add to it."""
+        """Create the pool in advance, because the duration of the first request calibrates the clocks."""
         self._blocking()
 
     def _check_open(self) -> None:
@@ -157,7 +157,7 @@ class GcsStore(StoreBase):
             raise StoreUnavailable(f"the store {self.url} is closed")
 
     def after_fork(self) -> None:
-        """Drop every inherited connection without closing it: it belongs to the parent."""
+        """Forget every inherited connection without closing it, because it belongs to the parent."""
         self._inherited += [self._pool, self._awaiting, self._transports]
         self._lock = threading.Lock()
         self._pool = None

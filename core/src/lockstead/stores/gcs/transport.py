@@ -1,6 +1,6 @@
 """Connections to Cloud Storage with proxy and certificates, and translation of their errors.
 
-Must not know what is asked, nor who owns and closes the connections.
+Must not know the meaning of requests, nor who owns and closes the connections.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _HEADERS: Final = {"User-Agent": "lockstead"}
 
 
 class Transports:
-    """Creates connection pools for the service that an `Access` names, and requests for them. Closes none of them.
+    """A factory of connection pools for the endpoint of an `Access`, and of requests. Does not close the pools.
 
-    Pools are created by one thread at a time; requests by any.
+    Pools must be created by one thread at a time; requests may be created by any thread.
     """
 
     def __init__(self, access: Access) -> None:
@@ -37,13 +37,13 @@ class Transports:
         self._tls: ssl.SSLContext | None = None
 
     def blocking(self) -> Pool:
-        """Return a connection pool. StoreRefused or StoreUnavailable for an unusable proxy or certificate."""
+        """Return a connection pool. Raises StoreRefused or StoreUnavailable for an unusable proxy or certificate."""
         from lockstead.stores.http import blocking
 
         return self._made(blocking)
 
     def awaiting(self) -> AwaitedPool:
-        """Return an awaiting connection pool, like `blocking`."""
+        """Return an asynchronous connection pool, like `blocking`."""
         from lockstead.stores.http import awaiting
 
         return self._made(awaiting)
@@ -83,7 +83,7 @@ class Transports:
 
     def _verification(self) -> ssl.SSLContext:
         if self._tls is None:
-            # loading the authorities takes 0.1 s; a context without any trusts nobody
+            # loading the authorities takes 0.1 s; a context without authorities trusts no server
             is_secure = self._access.endpoint.startswith("https://")
             self._tls = _authorities() if is_secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         return self._tls
@@ -100,7 +100,10 @@ def _authorities() -> ssl.SSLContext:
 
 
 def translated(error: Exception, request: Request, bounds: Bounds) -> StoreError:
-    """Return the error: StoreUnavailable if the request was certainly not sent, otherwise OutcomeUnknown."""
+    """Return the StoreError for an error of httpcore.
+
+    StoreUnavailable if the request was certainly not sent, StoreRefused for an invalid endpoint, else OutcomeUnknown.
+    """
     import httpcore
 
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

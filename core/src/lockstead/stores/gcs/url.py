@@ -1,6 +1,6 @@
-"""What a `gs:` URL says: where the key stands, and which place and access open it.
+"""Parsing of `gs:` URLs (bucket, prefix, key), and opening of their stores.
 
-A DAG file names many locks and opens none, so this file imports nothing but to open one. Must not know requests.
+A DAG file defines many locks and opens none, so this module imports more only to open one. Must not know requests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Opener(Opener):
-    """Opens `gs://bucket/prefix`; with a key wanted, `gs://bucket/prefix/key` is short for `gs://bucket/prefix#key`."""
+    """The opener of `gs://bucket/prefix`. In lock URLs, `gs://bucket/prefix/key` means `gs://bucket/prefix#key`."""
 
     @property
     def traits(self) -> Traits:
@@ -26,28 +26,28 @@ class _Opener(Opener):
         return TRAITS
 
     def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
-        """Return (store, key): the last piece of the path is the key where no fragment names one."""
+        """Return (store, key); without a fragment, the last segment of the path is the key."""
         if fragment is not None:
             return rest, fragment
         store, slash, key = rest.removeprefix("gs://").rpartition("/")
         return (f"gs://{store}", key or None) if slash else (rest, None)
 
     def printable(self, store_url: str) -> str:
-        """Return the URL in its one form; there are no credentials in it."""
+        """Return the canonical URL; it contains no credentials."""
         return _place(store_url).url
 
     def open(self, store_url: str, client: object | None) -> GcsStore:
-        """Open the store; asks the service nothing yet. client is a `google.cloud.storage.Client` of the caller's own.
+        """Open the store; sends no request yet. client is a `google.cloud.storage.Client` of the caller, or None.
 
-        Raises StoreRefused when the client library or any credentials are missing, ValueError for a URL that names
-        no bucket, TypeError for another client.
+        Raises StoreRefused if the client library or credentials are missing, ValueError for a URL without a bucket,
+        TypeError for another type of client.
         """
         from lockstead.stores.gcs.access import MISSING, access_of, default_access
         from lockstead.stores.gcs.store import GcsStore
 
         place = _place(store_url)
         try:
-            import httpcore  # noqa: F401 - found missing here, not in the middle of a renewal
+            import httpcore  # noqa: F401 - so that it is found missing now, not during a renewal
         except ImportError as error:
             raise StoreRefused(MISSING) from error
         store = GcsStore(place, default_access() if client is None else access_of(client))
