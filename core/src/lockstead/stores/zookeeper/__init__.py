@@ -1,1 +1,1 @@
-"""Locks on ZooKeeper: `url` names a place, `store` keeps the records there."""
+"""Locks on ZooKeeper: `url` parses the URL, `store` keeps the records."""

@@ -1,4 +1,4 @@
-"""Who may do what with a node that is made: by the ACL in a file, in the form of ZooKeeper's own shell.
+"""The ACL of new nodes, read from a file in the format of ZooKeeper's shell.
 
 Must not know sessions or records.
 """
@@ -26,7 +26,10 @@ _RIGHTS: Final = {
 
 
 def acl_of(file: str) -> list[Any]:
-    """Read the ACL of new nodes from a file: entries SCHEME:ID:RIGHTS, one a line or with commas. StoreRefused."""
+    """Return the ACL of new nodes from a file of entries SCHEME:ID:RIGHTS, separated by newlines or commas.
+
+    Raises StoreRefused.
+    """
     try:
         with Path(file).open("rb") as opened:
             said = opened.read(FILE_BYTES_MAX).decode()
@@ -37,7 +40,7 @@ def acl_of(file: str) -> list[Any]:
     for number, entry in enumerate(re.split(r"[,\s]+", said.strip()), 1):
         found = _ENTRY.fullmatch(entry)
         if found is None:
-            # without the entry itself: the hash of a password may stand in it
+            # without the entry itself, which may contain the hash of a password
             raise StoreRefused(
                 f"entry {number} of {file}, which acl= in the URL of a ZooKeeper store names, is not "
                 "SCHEME:ID:RIGHTS, as digest:contender:HASH:cdrw"
@@ -47,12 +50,12 @@ def acl_of(file: str) -> list[Any]:
 
 
 def is_open(acl: list[Any]) -> bool:
-    """Return whether an ACL lets everybody change a node."""
+    """Return whether an ACL lets everyone change a node."""
     return any(one.id.scheme == "world" and one.perms & ~Permissions.READ for one in acl)
 
 
 def acl_of_entry(default: list[Any] | None) -> list[Any]:
-    """Return the ACL of an entry in the history: where an ACL names users, only its writer may change it."""
+    """Return the ACL of an entry of the history: if the default names users, only the entry's writer may change it."""
     acl: list[Any] = default or OPEN_ACL_UNSAFE
     decode_name = [one.id for one in acl if one.perms & Permissions.READ and one.id.scheme not in {"world", "auth"}]
     return [*CREATOR_ALL_ACL, *(ACL(Permissions.READ, one) for one in decode_name)] if decode_name else acl

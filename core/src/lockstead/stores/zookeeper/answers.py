@@ -1,6 +1,6 @@
-"""The outcome of a request to a ZooKeeper: a value, an error that is an answer, or a StoreError.
+"""The outcome of a request to ZooKeeper: a value, an error that is a definite reply, or a StoreError.
 
-What was given to kazoo is of unknown outcome until an answer says otherwise. Must not know records.
+A request that was given to kazoo has an unknown outcome until there is a reply. Must not know records.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from kazoo.handlers.threading import KazooTimeoutError
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 
 REFUSALS: Final = (kz.NoNodeError, kz.NodeExistsError, kz.BadVersionError, kz.NotEmptyError)
-"""Errors that are answers: what was asked for was judged, and nothing was changed."""
+"""Errors that are definite replies: the server processed the request and changed nothing."""
 
 
 def outcomes(results: Sequence[Any], ends_at: float, *, writes: bool) -> list[Any]:
-    """Wait for what comes of requests that were sent; raises StoreError for the first that has no clear answer."""
+    """Wait for the outcomes of sent requests; raises StoreError for the first without a clear reply."""
     return [outcome(result, ends_at, writes=writes) for result in results]
 
 
 def outcome(result: Any, ends_at: float, *, writes: bool) -> Any:
-    """Wait for what comes of one request: its value, or an error that is an answer."""
+    """Wait for one request; return its value, or an error that is a definite reply. Raises StoreError otherwise."""
     try:
         return result.get(timeout=max(0.0, ends_at - time.monotonic()))
     except REFUSALS as error:
@@ -36,7 +36,7 @@ def outcome(result: Any, ends_at: float, *, writes: bool) -> Any:
 
 
 def refused_at(results: Sequence[Any]) -> tuple[int, Exception] | None:
-    """Return which operation of a multi was refused, and how; None if all were carried out. Raises StoreError."""
+    """Return index and error of the refused operation of a multi; None if all were carried out. Raises StoreError."""
     for index, result in enumerate(results):
         if isinstance(result, kz.RolledBackError):
             continue
@@ -48,12 +48,12 @@ def refused_at(results: Sequence[Any]) -> tuple[int, Exception] | None:
 
 
 def doubt(what: str, *, writes: bool) -> StoreError:
-    """Return the error of a request without an answer: only what writes may have changed something."""
+    """Return the error of a request without a reply: OutcomeUnknown if it writes, else StoreUnavailable."""
     return OutcomeUnknown(f"ZooKeeper: {what}") if writes else StoreUnavailable(f"ZooKeeper: {what}")
 
 
 def failure(error: Exception, *, writes: bool) -> StoreError:
-    """Translate an error of kazoo."""
+    """Return the StoreError for an error of kazoo."""
     if isinstance(error, kz.NoAuthError):
         return StoreRefused(
             "ZooKeeper allows no access: the ACL of the nodes names another user, or the password is wrong; give "

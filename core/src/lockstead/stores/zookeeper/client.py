@@ -1,4 +1,4 @@
-"""How kazoo is set up: never to repeat a request, to tell at once what it hears, and to wait cheaply.
+"""Configuration of kazoo: it never repeats a request, delivers events at once, and waits cheaply.
 
 Must not know requests.
 """
@@ -27,7 +27,7 @@ log = logging.getLogger("lockstead.zookeeper")
 
 
 class _InfoAndAbove(logging.Filter):
-    """Keeps out what kazoo logs of single requests: credentials stand in them."""
+    """A log filter that drops kazoo's records of single requests, which may contain credentials."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.levelno >= logging.INFO
@@ -37,7 +37,7 @@ log.addFilter(_InfoAndAbove())
 
 
 class _PacketSocket(BoundedSocket):
-    """A connection that kazoo reads packet by packet: it asks for all that a server has announced."""
+    """A connection that kazoo reads packet by packet: `size` is the length that the server announced."""
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         if size > LISTING_MAX:
@@ -46,7 +46,7 @@ class _PacketSocket(BoundedSocket):
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's threads, kept in sight: a connection whose thread has ended will never come back."""
+    """kazoo's thread handler, with a list of its threads: if a connection's thread has ended, it will not reconnect."""
 
     def __init__(self, target: Target) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         return thread
 
     def create_connection(self, address: tuple[str, int], hostname: str, timeout: float, **_tls: object) -> Any:
-        """Connect. kazoo itself leaves the socket of a handshake that failed open, until it is collected."""
+        """Connect. kazoo itself would leave the socket of a failed handshake open until it is garbage-collected."""
         bounds = Bounds(timeout)
         plain = super().create_connection(address, timeout=timeout)
         return _PacketSocket(secured(self._target, plain, hostname, bounds) if self._target.tls else plain)
@@ -68,23 +68,23 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
     def select(
         self, reads: Sequence[Any], writes: Sequence[Any], _errors: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Wait as `select.select`, for files of any number. kazoo's own opens an epoll for each."""
+        """Wait like `select.select`, but for descriptors of any number. kazoo's own opens an epoll for each call."""
         poll = select.poll()
         for one in reads:
             poll.register(one, select.POLLIN)
         for one in writes:
             poll.register(one, select.POLLOUT)
-        # rounded up: a wait of less than a millisecond would be none
+        # rounded up: a wait of less than a millisecond would become 0
         ready = {number for number, _ in poll.poll(None if timeout is None else math.ceil(max(0.0, timeout) * 1e3))}
         return [one for one in reads if one.fileno() in ready], [one for one in writes if one.fileno() in ready], []
 
     def dispatch_callback(self, callback: Any) -> None:
-        """Call at once what watches: it only puts the event into a queue, for another thread."""
+        """Call a watch callback directly: ours only put the event into a queue for another thread."""
         callback.func(*callback.args)
 
 
 def new_client(target: Target) -> Any:
-    """Return a client that is not started. It retries connecting, and nothing else."""
+    """Return a client that is not started. It retries connecting, but no request."""
     has_user = bool(target.user or target.password)
     own = CREATOR_ALL_ACL if has_user else OPEN_ACL_UNSAFE
     return KazooClient(
@@ -93,7 +93,7 @@ def new_client(target: Target) -> Any:
         handler=Handler(target),
         auth_data=[("digest", f"{target.user}:{target.password}")] if has_user else None,
         default_acl=acl_of(target.acl) if target.acl else own,
-        # of connecting alone: a request is never repeated
+        # for connecting only: a request is never repeated
         connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
         command_retry={"max_tries": 1},
         logger=log,

@@ -1,7 +1,7 @@
-"""The connection to a ZooKeeper: how its one session is opened, limited and given up, and carries out scripts.
+"""The connection to ZooKeeper: opens, limits and ends one session, and carries out scripts on it.
 
-kazoo never repeats a request here: none is sent by its `retry`. It would send later what it was given while it had no
-connection, so it is given nothing before it is connected. Must not know records.
+kazoo never repeats a request here, because none is sent by its `retry`. kazoo would keep a request and send it later if
+it is not connected, so it gets no request before it is connected. Must not know records.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DIAGNOSIS: Final = 0.2
-"""Part of a request's limit that is kept for finding out why there is no connection, at most a second."""
+"""Fraction of a request's limit, at most a second, that is reserved for diagnosing why there is no connection."""
 
 SILENCE_MAX: Final = 1.0
-"""Seconds without any answer to what was asked, after which a request that is out of time ends the connection. kazoo
-would wait for most of a session; renewals have no time for that. The session goes on over the next connection."""
+"""Seconds without any reply, after which a request that times out closes the connection. kazoo would wait for most of
+the session timeout, too long for renewals. The session continues over the next connection."""
 
 CLOSES_WITHIN: Final = 2.0
-"""Seconds that closing waits for a server that does not answer."""
+"""Seconds that closing waits for a server that does not reply."""
 
 
 class Connection:
-    """One session with a ZooKeeper, opened when first used, by as many threads as like. Its limit is the caller's."""
+    """One session with ZooKeeper, opened on first use; safe to share between threads. Callers set the limits."""
 
     def __init__(self, target: Target, make: Callable[[], Any] | None = None) -> None:
         self._target = target
@@ -51,15 +51,15 @@ class Connection:
         self._live: Any = None
         self._is_closed = False
         self._inherited: list[Any] = []
-        # when the first of the requests was sent of which none was answered yet
+        # when the first request was sent of those since the last reply
         self._waits_since: float | None = None
-        # called in a thread of kazoo's: it must neither block nor raise
+        # called in a thread of kazoo; must neither block nor raise
         self.on_connected: Callable[[], None] = _nothing
 
     # --- the session ---------------------------------------------------------------------------------------------
 
     def ready(self, limit: float) -> Any:
-        """Return a client that is connected, within `limit` seconds; otherwise StoreUnavailable or StoreRefused."""
+        """Return a connected client within `limit` seconds, or raise StoreUnavailable or StoreRefused."""
         client, live = self.started()
         if live.is_set():
             return client
@@ -70,7 +70,7 @@ class Connection:
         raise self._diagnosis(client, ends_at)
 
     def started(self) -> tuple[Any, Any]:
-        """Return a client, and the event that is set while it is connected. Makes no request, but may call `make`."""
+        """Return a client, and the event that is set while it is connected. Sends no request, but may call `make`."""
         with self._lock:
             if self._is_closed:
                 raise StoreUnavailable(f"the store {self._target.url} is closed")
@@ -85,7 +85,7 @@ class Connection:
             self.on_connected()
 
     def _diagnosis(self, client: Any, ends_at: float) -> StoreError:
-        """Return why there is no connection."""
+        """Return the error that says why there is no connection."""
         from lockstead.stores.zookeeper.probe import diagnose
 
         threads = getattr(client.handler, "threads", None)
@@ -94,7 +94,7 @@ class Connection:
         return diagnose(self._target, max(0.1, ends_at - time.monotonic()))
 
     def _drop(self, client: Any) -> None:
-        """Forget a client that will not connect again; the next request makes another."""
+        """Forget a client that will not connect again; the next request creates another."""
         with self._lock:
             if self._client is client:
                 self._client = None
@@ -109,7 +109,7 @@ class Connection:
         return drive(script, lambda one: self.outcomes(client, self.send(client, one, ends_at), ends_at, one))
 
     def run_many(self, scripts: Sequence[Script[Request, Answers, Any]], limit: float) -> list[Any]:
-        """Carry out scripts side by side: what they send next goes out together. Return values and StoreErrors."""
+        """Carry out scripts concurrently: the next requests of all are sent together. Return values and StoreErrors."""
         ends_at = time.monotonic() + limit
         try:
             client = self.ready(limit)
@@ -123,8 +123,8 @@ class Connection:
             for number, request in pending.items():
                 results = sent[number] = _outcome_of(partial(self.send, client, request, ends_at, synced))
                 if request.syncs and not isinstance(results, StoreError):
-                    # for the reads behind it, too: a session is served in order, and never by a server that is behind
-                    # what it was told, not even after another connection
+                    # one sync serves later reads too: a session is served in order, and never by a server that is
+                    # behind what the session has seen, not even after a reconnection
                     synced = results[:1]
             pending, waiting = {}, pending
             for number, request in waiting.items():
@@ -143,10 +143,10 @@ class Connection:
         return done
 
     def send(self, client: Any, request: Request, ends_at: float, synced: Sequence[Any] = ()) -> Sequence[Any]:
-        """Send what goes out at once; StoreUnavailable for what would not, or not in time.
+        """Send a request if it can be sent at once and in time; raise StoreUnavailable otherwise.
 
-        The requests of the same script before it changed nothing, or only the nodes above the records. synced: a sync
-        that went out just before. Its result comes before those of the requests.
+        Earlier requests of the same script changed nothing, or only the parents of records. synced: the result of a
+        sync that was sent just before. The result of a sync comes before those of the requests.
         """
         if time.monotonic() > ends_at:
             raise StoreUnavailable("ZooKeeper: the time for the request was over before it was sent")
@@ -157,7 +157,7 @@ class Connection:
         return [*(synced or (client.sync_async(request.syncs),)), *request.send(client)]
 
     def outcomes(self, client: Any, results: Sequence[Any], ends_at: float, request: Request) -> list[Any]:
-        """Wait for what comes of what was sent; raises StoreError."""
+        """Wait for the outcomes of a request; raises StoreError."""
         if self._waits_since is None:
             self._waits_since = time.monotonic()
         try:
@@ -172,7 +172,7 @@ class Connection:
         return answers[1:] if request.syncs else answers
 
     def _end_silence(self, client: Any) -> None:
-        """End a connection that has been silent for long: kazoo then opens another one at once."""
+        """Close a connection that has been silent for SILENCE_MAX; kazoo then opens another one at once."""
         waits_since = self._waits_since
         if waits_since is None or time.monotonic() - waits_since < SILENCE_MAX:
             return
@@ -185,17 +185,17 @@ class Connection:
     # --- life ----------------------------------------------------------------------------------------------------
 
     def forget(self) -> Connection:
-        """Return a new connection for a forked child. The inherited one is kept, so that nothing of it is closed."""
+        """Return a new connection for a forked child; the inherited client stays referenced, so it is not closed."""
         connection = Connection(self._target, self._make)
         connection._is_closed = self._is_closed
         connection._inherited = [*self._inherited, self._client]
         if self._client is not None:
-            # kazoo would join, at the exit of the child, threads that the child does not have
+            # at the child's exit, kazoo would join threads that do not exist in the child
             atexit.unregister(self._client.handler.stop)
         return connection
 
     def close(self) -> None:
-        """End the session, and every place in a queue with it. Waits a moment for a server that does not answer."""
+        """End the session, and with it its queue entries. Waits at most CLOSES_WITHIN for the server."""
         with self._lock:
             client, self._client, self._is_closed = self._client, None, True
         if client is not None:
@@ -219,5 +219,5 @@ def _ended(client: Any) -> None:
     try:
         client.stop()
         client.close()
-    except Exception as error:  # noqa: BLE001 - no caller is left that could handle it
+    except Exception as error:  # noqa: BLE001 - there is no caller that could handle it
         log.info("the session did not end in good order: %s", error)

@@ -1,8 +1,8 @@
-"""What an examination of a ZooKeeper looks at beyond a store's commands: servers, majority, sessions, rights.
+"""Diagnosis of a ZooKeeper ensemble beyond the store's commands: servers, majority, sessions, permissions.
 
-Servers are asked by the one word that they answer by default (`srvr`); what they do not say is a note. Rights are tried
-and not computed: ACLs name users by hashes, and only the servers know what they make of them. Must not know what a lock
-is.
+Servers are queried by the four-letter command that is enabled by default (`srvr`); missing replies become notes.
+Permissions are tested, not computed, because ACLs name users by hashes that only the servers can interpret. Must not
+know what a lock is.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ BEHIND: Final[Mapping[Guarantee, str]] = {
 }
 
 OLD: Final = (3, 5)
-"""Versions before it are no longer cared for by anybody, and answer to every administrator's word."""
+"""Older versions are unmaintained, and answer every administrator command."""
 
 SESSION_SHORT: Final = 4.0
-"""Seconds; a process that is stopped for longer, by a collector or on a busy machine, loses its place in the queue."""
+"""Seconds. A process that is paused for longer, by a garbage collector or a busy machine, loses its queue entry."""
 
 _VERSION: Final = re.compile(r"Zookeeper version: (\d+)\.(\d+)\.(\d+)")
 _BOUND: Final = re.compile(r"(min|max)SessionTimeout=(\d+)")
@@ -50,7 +50,7 @@ _MODE: Final = re.compile(r"Mode: ([\w-]+)")
 
 
 def examination(target: Target, limit: float) -> Iterator[Finding]:
-    """Yield what is found of the servers that a store names, with `limit` seconds for each question."""
+    """Yield the findings on the servers of a store, with `limit` seconds for each request."""
     seen = [look(target, host, limit) for host in target.endpoints]
     yield from _servers(target, seen)
     yield from _versions(seen)
@@ -59,7 +59,7 @@ def examination(target: Target, limit: float) -> Iterator[Finding]:
 
 
 def _granted(target: Target, seen: list[Seen], limit: float) -> float | None:
-    """Return how long a session lasts that asks for what this store asks for; None where no server says."""
+    """Return the session timeout that the servers grant this store, in seconds; None if no server says."""
     for host in (one.host for one in seen if one.kind == "serves"):
         bounds = dict(_BOUND.findall(look(target, host, limit, b"conf").said))
         if len(bounds) == 2:
@@ -131,7 +131,7 @@ def _access(target: Target) -> Finding:
 
 
 def rights(tree: Tree) -> Script[Request, Answers, Finding]:
-    """Find out whether locks and places in queues can be made and deleted here. Nothing is left of it."""
+    """Test whether locks and queue entries can be created and deleted here. Leaves nothing behind."""
     check, is_there = "rights", True
     for place in (tree.space(Space.LOCK), tree.queues):
         where, verb = yield from _tried(place)
@@ -146,7 +146,10 @@ def rights(tree: Tree) -> Script[Request, Answers, Finding]:
 
 
 def _tried(place: str) -> Script[Request, Answers, tuple[str, str]]:
-    """Make and delete a node at a place, or above it where that is missing: where, and what is not allowed there."""
+    """Create and delete a node below `place`, or below its nearest existing parent.
+
+    Returns the path that was tested, and the operation that is not allowed there ("" if none).
+    """
     name = f"doctor-{os.urandom(8).hex()}"
     while True:
         node = f"{place}/{name}"

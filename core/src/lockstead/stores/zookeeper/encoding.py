@@ -1,7 +1,7 @@
-"""Encoding: the nodes of a record, its mark and its queue in the tree of a ZooKeeper, and the data of a node.
+"""Encoding: the paths of a record, its mark and its queue in ZooKeeper's tree, and the data of a node.
 
-Every name is one node name, escaped one-to-one, so that no key can reach another's nodes, "." or "..". Must not know a
-connection, nor what the fields of a record mean.
+Every name is one node name, escaped injectively, so that no key can reach the nodes of another, "." or "..". Must not
+know a connection, nor what the fields of a record mean.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from lockstead.stores.port import Standing
 from lockstead.values import Name, Space
 
 _SEPARATOR: Final = ","
-"""Between key and part: `quote` never leaves one."""
+"""Between key and part; `quote` always escapes it."""
 
 _MARK: Final = re.compile(r"[0-9a-f]{32}")
 
 _PLACE: Final = re.compile(r"([0-9a-f]{32})-(-?[0-9]{10})")
 
 NOTED_MAX: Final = 1000
-"""Bytes of what is noted with a place in a queue."""
+"""Maximum bytes of the data of a queue entry."""
 
 ESCAPED_MAX: Final = 4096
-"""Keys whose escaped form is kept at hand: each command of a lock needs it once or twice."""
+"""Keys whose escaped form is cached: each command of a lock needs it once or twice."""
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class StoredRecord(NamedTuple):
-    """What a record's node says: the incarnation, which is also the name of its mark, and the fields."""
+    """The data of a record's node: the incarnation, which is also the name of its mark, and the fields."""
 
     mark: str
     fields: dict[str, str]
@@ -42,7 +42,7 @@ class StoredRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The nodes of one store. base is an absolute path without a slash at its end."""
+    """The node paths of one store. base is an absolute path without a trailing slash."""
 
     base: str
 
@@ -60,7 +60,7 @@ class Tree:
         return f"{self.base}/queue"
 
     def queue(self, name: Name) -> str:
-        """Return the parent of the places of those that wait for a key."""
+        """Return the parent of the queue entries of a key."""
         return f"{self.base}/queue/{encode_name(name)}"
 
 
@@ -72,7 +72,7 @@ def encode_name(name: Name) -> str:
 
 
 def decode_name(space: Space, node: str) -> Name | None:
-    """Return the name whose node this is; None if it is not a node of ours."""
+    """Return the name of a node; None if the node is not one of ours."""
     key, separator, part = node.partition(_SEPARATOR)
     try:
         name = Name(_plain(key), space, _plain(part))
@@ -82,29 +82,29 @@ def decode_name(space: Space, node: str) -> Name | None:
 
 
 def is_mark(incarnation: str) -> bool:
-    """Return whether an incarnation can be the name of a mark of ours."""
+    """Return whether an incarnation has the format of a mark's name."""
     return _MARK.fullmatch(incarnation) is not None
 
 
 def in_order(places: list[str]) -> list[str]:
-    """Sort the places of a queue as they were taken; what is not a place of ours is left out."""
+    """Return the entries of a queue in order of arrival; nodes that are not our entries are left out."""
     found = [match for match in map(_PLACE.fullmatch, places) if match is not None]
     return [match[0] for match in sorted(found, key=lambda match: int(match[2]))]
 
 
 def standing(node: str, stat: Any) -> Standing:
-    """Return one node of a queue, by what is known of it; one that no session holds is not a place of ours."""
+    """Return the description of one node of a queue; a node that is not ephemeral is not one of our entries."""
     is_stray = _PLACE.fullmatch(node) is None or not stat.ephemeralOwner
     return Standing(node if is_stray else "", on_calendar(stat.ctime / 1000), is_stray)
 
 
 def encode_record(mark: str, fields: dict[str, str]) -> bytes:
-    """Return a record as the data of its node."""
+    """Encode a record as the data of its node."""
     return _encode({"incarnation": mark, "fields": fields}).encode("utf-8", "surrogatepass")
 
 
 def decode_record(data: bytes | None) -> StoredRecord | None:
-    """Read the data of a record's node; None if it is damaged, too large, or another program's."""
+    """Decode the data of a record's node; return None if it is damaged, too large, or another program's."""
     if data is not None and len(data) > RECORD_BYTES_MAX:
         return None
     try:
@@ -120,7 +120,7 @@ def decode_record(data: bytes | None) -> StoredRecord | None:
 @lru_cache(ESCAPED_MAX)
 def _escaped(text: str) -> str:
     escaped = quote(text, safe="", errors="surrogatepass")
-    # the two names that a path cannot have: quote leaves the dots
+    # the two names that a path may not contain; quote does not escape dots
     return escaped.replace(".", "%2E") if escaped in {".", ".."} else escaped
 
 

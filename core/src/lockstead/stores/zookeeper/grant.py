@@ -1,8 +1,8 @@
-"""How a lock is granted: one transaction that makes the record, and proves that no waiter is overtaken.
+"""Granting a lock: one transaction that creates the record and proves that no waiter is overtaken.
 
-The server judges in that transaction whose turn it is. Places are only below the node of the queue, so a waiter without
-one makes the queue's node and deletes it again, which nobody can while it is there; the first one deletes its place.
-It stays first as long as the place is there: numbers only grow while there is any.
+The transaction makes the server check whose turn it is. Queue entries are children of the queue's node. A waiter
+without an entry creates the queue's node and deletes it again, which fails if the node exists. The first waiter deletes
+its entry; it stays first while the entry exists, because sequence numbers only increase while the queue has entries.
 
 Must not know sessions, limits or what the fields of a record mean.
 """
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 _QUEUED: Final = Conflict(is_queued=True)
 
 LOOKS_MAX: Final = 16
-"""Looks at one queue, each but the first after something was cleared away there."""
+"""Maximum reads of one queue; each but the first follows the removal of a stray node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The record that a Replace takes the place of: its mark, and the version of its node."""
+    """The record that a Replace expects: its mark, and the version of its node."""
 
     mark: str
     version: int
@@ -43,14 +43,14 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """The operations at the end of a grant that prove whose turn it is. node: the place that they take out, or ""."""
+    """The final operations of a grant, which prove whose turn it is. node: the queue entry that they delete, or ""."""
 
     operations: tuple[Operation, ...] = ()
     node: str = ""
 
 
 class Grants:
-    """How Create and Replace write a record of a new incarnation. queue has the places of this process."""
+    """The scripts by which Create and Replace write a new incarnation. queue has the queue entries of this process."""
 
     def __init__(self, tree: Tree, queue: WaitQueue) -> None:
         self._tree = tree
@@ -59,9 +59,9 @@ class Grants:
     def grant(
         self, name: Name, fields: Mapping[str, str], waiter_id: str, expected: Expected | None
     ) -> Script[Request, Answers, Snapshot | Conflict | Absent]:
-        """Write a record in the place of the one expected, or of none. Conflict(is_queued) if it is not the turn.
+        """Write a record, replacing the expected one if given; Conflict(is_queued) if it is not the waiter's turn.
 
-        What is sent again was refused before, as a whole: only one of these transactions can ever be carried out.
+        A transaction is sent again only after the previous one was refused as a whole, so at most one is carried out.
         """
         if not waiter_id:
             return (yield from self._grant(name, fields, "", expected))
@@ -79,14 +79,14 @@ class Grants:
         while isinstance(turn, _Turn):
             operations: list[Operation] = []
             if expected is not None:
-                # written before it is deleted: watchers are notified of a change, not of a free lock
+                # write before deleting, so that watchers are notified of a change and not of a free lock
                 replaced: Operation = ("set", path, b"", expected.version)
                 operations += [("delete", f"{path}/{expected.mark}"), replaced, ("delete", path)]
-            # of these operations the answer to the last alone says which transaction this was
+            # of these operations, only the reply to the last contains the id of this transaction
             operations += [(makes, path, b""), (makes, f"{path}/{mark}", b""), ("set", path, data, 0)]
             results = (yield transaction([*operations, *turn.operations]))[0]
             if makes == "enter" and any(isinstance(one, kz.InvalidACLError) for one in results):
-                makes = "create"  # the writer has no user whom the ACL of an entry could name, as where it names hosts
+                makes = "create"  # the writer has no user for the ACL of an entry, for instance if ACLs name hosts
                 continue
             refused = refused_at(results)
             if refused is None:
@@ -116,7 +116,7 @@ class Grants:
             return self._newcomer(name)
         if not is_first:
             order = yield from self._order(name)
-            if node not in order:  # it went with its session
+            if node not in order:  # the entry ended with its session
                 return self._newcomer(name)
             if order[0] != node:
                 return _QUEUED
@@ -127,12 +127,12 @@ class Grants:
         return _Turn((("create", queue, b""), ("delete", queue)))
 
     def _next_turn(self, name: Name, turn: _Turn, error: Exception) -> Script[Request, Answers, _Turn | Conflict]:
-        """Return what to try after a turn that the server did not grant."""
+        """Return the next turn to try after the server refused one."""
         if turn != self._newcomer(name):
-            # the place went with its session, or the queue has another waiter by now, or its node has gone
+            # the entry ended with its session, or the queue has another waiter now, or its node was deleted
             return _QUEUED if isinstance(error, kz.NotEmptyError) else self._newcomer(name)
         if isinstance(error, kz.NodeExistsError):
-            # there is a place, or the last waiter left without clearing up
+            # there is an entry, or the last waiter left without deleting the queue's node
             order = yield from self._order(name)
             return _QUEUED if order else _Turn((("delete", self._tree.queue(name)),))
         yield from make(self._tree.queues)
@@ -145,7 +145,7 @@ class Grants:
             if isinstance(found, kz.NoNodeError):
                 return []
             order = in_order(found)
-            # what is not a place of ours blocks a newcomer, and the first of the queue blocks all others
+            # a node that is not our entry blocks newcomers, and the first of the queue blocks all others
             strays = [*(set(found) - set(order)), *order[:1]]
             if not found or not (yield from remove_strays(queue, strays)):
                 break
@@ -162,11 +162,11 @@ def check_below(name: Name, path: str, error: Exception) -> None:
 
 
 def conflict_or_absent(path: str) -> Script[Request, Answers, Conflict | Absent]:
-    """Tell, where the record expected is not, whether there is another."""
+    """Return Conflict if there is another record than the expected one, else Absent."""
     found = (yield ask("exists", path, syncs=path))[0]
     return Absent() if found is None else Conflict()
 
 
 def version_of(revision: str) -> int | None:
-    """Read a revision; None if it cannot be one of ours. As a version, -1 would be any."""
+    """Parse a revision; return None if it cannot be one of ours. As a version, -1 would match any."""
     return int(revision) if revision.isascii() and revision.isdigit() and len(revision) < 11 else None

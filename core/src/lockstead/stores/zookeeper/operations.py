@@ -1,9 +1,10 @@
-"""Which requests a command is: the layout of records, and what each answer of ZooKeeper means.
+"""Commands as scripts of requests: the layout of records, and what each reply of ZooKeeper means.
 
-A record is a node that is made anew with every grant, and under it a *mark*, an empty node of a random name. The name
-of the mark is the incarnation. Whatever is written expects the mark of its incarnation in the same transaction: a
-node's version starts again when the node is made again, a mark never comes back. So records can be deleted. The node's
-version is the revision, and the transaction that made the node is the token: such numbers only grow in a ZooKeeper.
+A record is a node that is created anew with every grant, with one child, the *mark*: an empty node with a random name,
+which is the incarnation. Every write requires the mark of its incarnation in the same transaction, because a node's
+version restarts when the node is recreated, but a mark is never reused. So records can be deleted. The node's version
+is the revision, and the id of the transaction that created the node is the token; ZooKeeper's transaction ids only
+increase.
 
 Must not know sessions, limits or what the fields of a record mean.
 """
@@ -41,11 +42,11 @@ if TYPE_CHECKING:
     from lockstead.stores.zookeeper.queue import WaitQueue
 
 LISTED_AT_ONCE: Final = 500
-"""Records of a listing that are asked for together."""
+"""Records of a listing that are requested together."""
 
 
 class Operations:
-    """Every command as a script of requests. queue has the places of this process."""
+    """Every command as a script of requests. queue has the queue entries of this process."""
 
     def __init__(self, tree: Tree, queue: WaitQueue) -> None:
         self._tree = tree
@@ -73,7 +74,7 @@ class Operations:
 
     def _read(self, name: Name) -> Script[Request, Answers, Snapshot | Absent]:
         path = self._tree.record(name)
-        # another server of the ensemble may be behind: without the sync a member could miss a holder's own words
+        # another server of the ensemble may be behind; without the sync a member could miss its holder's update
         got = (yield read(path))[0]
         if isinstance(got, kz.NoNodeError):
             return Absent()
@@ -137,7 +138,7 @@ class Operations:
             results = (yield transaction([("check", f"{path}/{said.mark}"), ("set", path, data, stat.version)]))[0]
             if refused_at(results) is None:
                 return Snapshot(fields, said.mark, str(results[1].version), token=stat.czxid)
-            # it changed in between; nothing was written, so it may be looked at again
+            # the record changed in between and nothing was written, so read it again
 
     def _remove(self, command: Remove) -> Script[Request, Answers, Removed | Conflict | Absent]:
         path = self._tree.record(command.name)
@@ -154,7 +155,7 @@ class Operations:
         return (yield from conflict_or_absent(path))
 
     def _remove_damaged(self, path: str, command: Remove) -> Script[Request, Answers, Removed | Conflict | Absent]:
-        """Delete a node that is not a record, with all nodes below it, if it is the one that was shown."""
+        """Delete a damaged record with all nodes below it, if it is still the one that was shown."""
         got = (yield read(path))[0]
         if isinstance(got, kz.NoNodeError):
             return Absent()
@@ -162,7 +163,7 @@ class Operations:
         if not is_expected(command, shown.incarnation, shown.revision):
             return Conflict()
         below = yield from descendants(path, got[1].numChildren)
-        # a record that was made here meanwhile has a mark that is not among these, and cannot be deleted
+        # a record created here meanwhile has a mark that is not in `below`, so its deletion would fail
         deletes: list[Operation] = [("delete", node) for node in reversed(below)]
         removing = transaction([*deletes, ("delete", path, got[1].version)])
         return Removed() if refused_at((yield removing)[0]) is None else Conflict()
@@ -177,7 +178,7 @@ def _shown(data: bytes | None, stat: Any) -> Snapshot:
 
 
 def _why_not_one(below: int) -> str:
-    """Return what is wrong with a record that has so many nodes below it; "" if it has its mark and nothing else."""
+    """Return what is wrong with a record that has `below` children; "" if it has only its mark."""
     if below == 1:
         return ""
     return "other nodes stand below its node" if below else "its mark is not there"

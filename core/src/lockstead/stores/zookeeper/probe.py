@@ -1,4 +1,4 @@
-"""Why there is no session: what answers at the port, by the one command that servers answer by default (`srvr`).
+"""Diagnosis of a missing session: asks each server by the command that is enabled by default (`srvr`).
 
 Must not know sessions or records.
 """
@@ -23,8 +23,10 @@ _NOT_LISTED: Final = b"not in the whitelist"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one server answered, or why it did not. kind is one of "serves", "no quorum", "mute", "foreign",
-    "refused", "tls"."""
+    """The reply of one server, or why there is none.
+
+    kind is one of "serves", "no quorum", "mute", "foreign", "refused", "tls".
+    """
 
     host: str
     kind: str
@@ -32,7 +34,7 @@ class Seen:
 
 
 def diagnose(target: Target, limit: float) -> StoreError:
-    """Ask each server of a store what it is, within `limit` seconds, and put it into one line."""
+    """Query each server of a store, within `limit` seconds in all, and return an error with a one-line diagnosis."""
     seen = [look(target, host, limit / len(target.hosts)) for host in target.endpoints]
     hosts = ",".join(target.endpoints)
     kinds = {one.kind for one in seen}
@@ -59,7 +61,7 @@ def diagnose(target: Target, limit: float) -> StoreError:
 
 
 def look(target: Target, host: str, limit: float, word: bytes = b"srvr") -> Seen:
-    """Ask one server what it is, within `limit` seconds; or another word, whose answer is in `said`."""
+    """Send `srvr` or another four-letter command to one server, within `limit` seconds; the reply is in `said`."""
     bounds = Bounds(limit)
     name, _, port = host.rpartition(":")
     try:
@@ -97,7 +99,7 @@ def _told(host: str, connection: socket.socket, bounds: Bounds, word: bytes) -> 
 
 
 def secured(target: Target, plain: socket.socket, hostname: str, bounds: Bounds) -> ssl.SSLSocket:
-    """Secure a connection within bounds; one that cannot be is closed. Raises OSError."""
+    """Start TLS on a connection within bounds; close it on failure. Raises OSError."""
     try:
         context = target.tls_context()
     except BaseException:

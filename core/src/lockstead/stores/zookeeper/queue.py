@@ -1,8 +1,8 @@
-"""The queue of waiters on a ZooKeeper: the places of this process in it, and whose turn it is.
+"""The queue of waiters in ZooKeeper: this process's entries in it, and whose turn it is.
 
-A place is an ephemeral node with a number from the server; its name begins with an identifier of its own, so that a
-place whose creation was never answered is found again. The first waiter watches the record, each other one the place
-before its own: a release wakes one. Must not know what a record says.
+A place (queue entry) is an ephemeral node with a sequence number from the server. Its name begins with a unique
+identifier, so that a place is found even if the reply to its creation was lost. The first waiter watches the record,
+every other waiter the place before its own, so a release wakes one waiter. Must not know the content of a record.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from lockstead.stores.zookeeper.watches import NEW, Look, Observer, Watches
 from lockstead.values import Name
 
 LEFT_MAX: Final = 4096
-"""Waiters that left and are remembered, so that a late `enqueue` of theirs takes no place."""
+"""Number of waiters remembered after they left, so that a late `enqueue` of theirs takes no place."""
 
 LOOKS_MAX: Final = 16
-"""Looks at one queue, each but the first after something has changed there."""
+"""Maximum reads of one queue in one look; each but the first follows a change."""
 
 CALLS_AGAIN: Final = 0.2
-"""Seconds until a waiter is called again whose turn it is and which has not acquired: somebody may have done so and
-have released since."""
+"""Seconds until a waiter is called again if it is its turn but it has not acquired: another client may have acquired
+and released since."""
 
 GRANTS_WITHIN: Final = 0.05
-"""Seconds until a place is looked at again that a grant under way may have taken out."""
+"""Seconds until the next look at a place that a grant in progress may have deleted."""
 
 Waiter: TypeAlias = tuple[Name, str]
 
 
 class Place(Observer):
-    """The place of one waiter. node is its name in the queue, empty while there is none or none is known of.
+    """The place of one waiter. node is its name in the queue; empty if there is none or it is unknown.
 
-    is_first: seen to be first with this node, which stays so. is_in_doubt: the request that makes it was sent and has
-    no answer yet, or never had one. state: of the record, as this waiter watched it.
+    is_first: this node was seen to be first, which then does not change. is_in_doubt: the request to create the node
+    was sent and has no reply yet, or will have none. state: the record's state when this waiter last watched it.
     """
 
     def __init__(self, queue: WaitQueue, waiter: Waiter) -> None:
@@ -67,19 +67,19 @@ class Place(Observer):
         return self._queue.changed(self, is_gone)
 
     def take(self, node: str) -> None:
-        """Note the node of this place; "" for none. Under the queue's lock."""
+        """Set the node of this place; "" for none. The caller holds the queue's lock."""
         self.node, self.is_first, self.is_alone, self.is_in_doubt, self.state = node, False, False, False, NEW
 
 
 class Turn(NamedTuple):
-    """What is known of a waiter's place: its node, "" if it has none, and whether it is first."""
+    """What is known about a waiter's place: its node ("" if none), and whether it is first."""
 
     node: str = ""
     is_first: bool = False
 
 
 class WaitQueue:
-    """The places of one store in the queues of all keys."""
+    """The places of one store's waiters, in the queues of all keys."""
 
     def __init__(self, tree: Tree, connection: Connection, watches: Watches) -> None:
         self.tree = tree
@@ -90,14 +90,14 @@ class WaitQueue:
         self._places: dict[Waiter, Place] = {}
         self._left: dict[Waiter, None] = {}
         self._granting: Counter[Waiter] = Counter()
-        # names of queues whose last place was taken out by a grant: their node stays until the release
+        # names whose queue lost its last place in a grant: the queue's node is deleted at the release
         self._uncleared: set[Name] = set()
 
     # --- for grants ----------------------------------------------------------------------------------------------
 
     @contextmanager
     def granting(self, waiter: Waiter) -> Iterator[None]:
-        """Note that a grant is under way: no place is made meanwhile, since it would stay behind."""
+        """Mark a grant as in progress: no place is created meanwhile, because it would be left behind."""
         with self._lock:
             self._granting[waiter] += 1
         try:
@@ -109,13 +109,13 @@ class WaitQueue:
                     del self._granting[waiter]
 
     def turn(self, waiter: Waiter) -> Turn:
-        """Return what is known of a waiter's place."""
+        """Return what is known about a waiter's place."""
         with self._lock:
             place = self._places.get(waiter)
             return Turn() if place is None else Turn(place.node, place.is_first)
 
     def granted(self, waiter: Waiter, node: str) -> None:
-        """Forget a waiter that was granted the lock. The same step took out this node, "" if none was known."""
+        """Forget a waiter that was granted the lock. The grant atomically deleted `node`; "" if none was known."""
         with self._lock:
             self._remember(waiter)
             place = self._places.get(waiter)
@@ -127,10 +127,10 @@ class WaitQueue:
                 if place.is_alone:
                     self._uncleared.add(waiter[0])
                 return
-        self._watches.look(place)  # there may be a node that nothing else would remove
+        self._watches.look(place)  # a node may exist that nothing else would remove
 
     def clears(self, name: Name) -> str:
-        """Return the node of a queue that a release deletes: the last waiter was granted the lock; "" for none."""
+        """Return the queue's node that a release deletes, if the last waiter was granted the lock; "" otherwise."""
         if name not in self._uncleared:
             return ""
         self._uncleared.discard(name)
@@ -139,7 +139,7 @@ class WaitQueue:
     # --- waiting -------------------------------------------------------------------------------------------------
 
     def enqueue(self, name: Name, waiter_id: str, on_turn: OnChange) -> Subscription:
-        """Return a subscription to a waiter's turn, as `stores.port.SupportsFifoQueue` wants it."""
+        """Return a subscription to a waiter's turn, as specified by `stores.port.SupportsFifoQueue`."""
         waiter = name, waiter_id
         subscription, _ = self._turns.add(waiter, on_turn)
         with self._lock:
@@ -151,7 +151,7 @@ class WaitQueue:
         return subscription
 
     def look(self, place: Place) -> Look:
-        """Take a place if there is none, watch what is before it, and call the waiter if it is its turn."""
+        """Take a place if there is none, watch the place before it or the record, and call the waiter on its turn."""
         queue = place.path_of_queue
         for _ in range(LOOKS_MAX):
             if place.has_left:
@@ -174,7 +174,7 @@ class WaitQueue:
                 if not isinstance(before, kz.NoNodeError):
                     if before[1].ephemeralOwner:
                         return None
-                    # not a waiter's place, and it would stay forever: once it is deleted there is another one to watch
+                    # not a waiter's place, and it would never end: delete it, then watch the one before it
                     yield from remove_strays(queue, [order[index - 1]])
             elif not self._lost(place):
                 return GRANTS_WITHIN
@@ -189,7 +189,7 @@ class WaitQueue:
         return CALLS_AGAIN if is_gone else None
 
     def changed(self, place: Place, is_gone: bool) -> float | None:
-        """Note that what a place watches has changed."""
+        """Handle a change of the node that a place watches."""
         if place.has_left or place.waiter not in self._turns:
             return None
         if not place.is_first or not is_gone or place.state == NEW:
@@ -201,7 +201,7 @@ class WaitQueue:
     # --- places --------------------------------------------------------------------------------------------------
 
     def _take(self, place: Place) -> Script[Request, Answers, bool]:
-        """Make a place, or find the one that was made; its node may still be unknown. False: a grant is under way."""
+        """Create a place, or find the existing one; its node may still be unknown. False: a grant is in progress."""
         if place.is_in_doubt:
             node = _of(place, (yield ask("get_children", place.path_of_queue, syncs=place.path_of_queue))[0])
             with self._lock:
@@ -218,7 +218,7 @@ class WaitQueue:
 
     def _make(self, place: Place, client: Any) -> tuple[Any, ...]:
         with self._lock:
-            # under the lock: `leave` asks for what is there after this was sent, or this is not sent any more
+            # under the lock: `leave` either reads the queue after this was sent, or prevents it from being sent
             if place.has_left or place.waiter in self._granting:
                 return ()
             path, noted = f"{place.path_of_queue}/{place.guid}-", place.waiter[1].encode()
@@ -226,7 +226,7 @@ class WaitQueue:
             return (client.create_async(path, noted, None, True, True),)
 
     def _lost(self, place: Place) -> bool:
-        """Note that a place went with its session; False if a grant may have taken it out."""
+        """Record that a place ended with its session; return False if a grant may have deleted it."""
         with self._lock:
             if place.waiter in self._granting:
                 return False
@@ -235,7 +235,7 @@ class WaitQueue:
             return True
 
     def leave(self, name: Name, waiter_id: str, limit: float) -> None:
-        """Remove a waiter from the queue, so that no request of it that is still under way brings it back."""
+        """Remove a waiter from the queue, so that none of its requests in flight restores the place."""
         waiter = name, waiter_id
         with self._lock:
             self._remember(waiter)
@@ -253,7 +253,7 @@ class WaitQueue:
             node, is_in_doubt = place.node, place.is_in_doubt
         queue = place.path_of_queue
         if is_in_doubt:
-            # what was sent before on this session is carried out before this is answered, or never
+            # requests sent earlier on this session are carried out before this one is answered, or never
             node = _of(place, (yield ask("get_children", queue, syncs=queue))[0])
         if node:
             yield ask("delete", f"{queue}/{node}", writes=True)
@@ -269,7 +269,7 @@ class WaitQueue:
     # --- showing -------------------------------------------------------------------------------------------------
 
     def shown(self, name: Name) -> Script[Request, Answers, list[Standing]]:
-        """Return the first entries of a queue, in its order; behind them what is not a place of ours."""
+        """Return the first entries of a queue in order, followed by nodes that are not our places."""
         queue = self.tree.queue(name)
         found = (yield ask("get_children", queue, syncs=queue))[0]
         if isinstance(found, kz.NoNodeError):
@@ -292,7 +292,7 @@ class WaitQueue:
 
 
 def _of(place: Place, found: Any) -> str:
-    """Return the node that bears this place's identifier; "" if there is none."""
+    """Return the node with this place's identifier; "" if there is none."""
     if isinstance(found, kz.NoNodeError):
         return ""
     return next((node for node in found if node.startswith(place.guid)), "")

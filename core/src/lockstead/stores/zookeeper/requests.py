@@ -1,4 +1,4 @@
-"""Requests to a ZooKeeper: what is sent together, what is one transaction, what is read after a sync.
+"""Requests to ZooKeeper: batches, transactions, and reads after a sync.
 
 Must not know sessions, limits or records.
 """
@@ -20,9 +20,9 @@ from lockstead.stores.zookeeper.acls import acl_of_entry
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Requests that go out together, once the driver has seen that they go out at once, and whether any writes.
+    """Requests that are sent together, after the driver has checked that they can be sent at once.
 
-    syncs: a path, for what is read to be as new as anything that was written before; "" for none.
+    writes: whether any of them writes. syncs: a path to sync first, so that reads see all earlier writes; "" for none.
     """
 
     send: Callable[[Any], Sequence[Any]]
@@ -31,19 +31,19 @@ class Request:
 
 
 Answers: TypeAlias = list[Any]
-"""What came of each request: a value, or one of the errors REFUSALS. What a script is sent for a `Request`."""
+"""The outcome of each request, a value or one of the errors REFUSALS; sent to the script for its `Request`."""
 
 
 Operation: TypeAlias = tuple[str, str] | tuple[str, str, int] | tuple[str, str, bytes] | tuple[str, str, bytes, int]
-"""One of a transaction: "create" path data, "delete" path [version], "set" path data version, "check" path.
+"""One operation of a transaction: "create" path data, "delete" path [version], "set" path data version, "check" path.
 
-"enter" is "create" in the history."""
+"enter" is "create" with the ACL of a history entry."""
 
 STRAYS_MAX: Final = 100
-"""Nodes of a queue that are looked at together."""
+"""Nodes of a queue that are checked together."""
 
 BELOW_MAX: Final = 500
-"""Nodes below a damaged record that are deleted with it, all in one transaction."""
+"""Maximum number of nodes below a damaged record; they are deleted with it in one transaction."""
 
 _KINDS: Final[dict[str, Callable[..., Any]]] = {
     "create": serialization.Create,
@@ -54,19 +54,19 @@ _KINDS: Final[dict[str, Callable[..., Any]]] = {
 }
 
 _ANY: Final = (-1,)
-"""As a version."""
+"""The version that matches any."""
 
 
 def transaction(operations: Sequence[Operation], clears: str = "") -> Request:
-    """Carry out all operations or none. clears: a node to delete after them if it has no children by then.
+    """Return a request for all operations or none. clears: a node to delete afterwards if it has no children then.
 
-    The outcome of that is not awaited.
+    The outcome of that deletion is not awaited.
     """
 
     def sending(client: Any) -> tuple[Any]:
         step, root = client.transaction(), client.chroot
         new = {"create": (client.default_acl or OPEN_ACL_UNSAFE, 0), "enter": (acl_of_entry(client.default_acl), 0)}
-        # kazoo's own verbs take four times as long for the same: they look at every path anew
+        # kazoo's own methods take four times as long, because they check every path again
         for verb, path, *rest in operations:
             last = new.get(verb) or (() if rest else _ANY)
             step.operations.append(_KINDS[verb](root + path, *rest, *last))
@@ -79,19 +79,19 @@ def transaction(operations: Sequence[Operation], clears: str = "") -> Request:
 
 
 def ask(verb: str, *paths: str, writes: bool = False, syncs: str = "") -> Request:
-    """Ask the same of several nodes: "get", "exists", "get_children" or "delete", as kazoo has them."""
+    """Return a request for one kazoo method ("get", "exists", "get_children" or "delete") on several nodes."""
     return Request(lambda client: [getattr(client, f"{verb}_async")(path) for path in paths], writes, syncs)
 
 
 def read(path: str) -> Request:
-    """Read a node, as new as it is."""
+    """Return a request to read a node after a sync."""
     return ask("get", path, syncs=path)
 
 
 def make(path: str) -> Script[Request, Answers, None]:
-    """Make a parent of records or queues, and its own parents that are missing.
+    """Create a parent of records or queues, and its missing parents.
 
-    From below: a user that may write below a path need not have the right to write above it.
+    It starts at the bottom, because a user that may write below a path may lack the permission to write above it.
     """
     made = (yield Request(lambda client: (client.create_async(path, b""),), writes=True))[0]
     parent = path.rpartition("/")[0]
@@ -101,9 +101,9 @@ def make(path: str) -> Script[Request, Answers, None]:
 
 
 def remove_strays(queue: str, nodes: Sequence[str]) -> Script[Request, Answers, bool]:
-    """Delete those of these nodes of a queue that are not ephemeral: no waiter's places, and they would stay forever.
+    """Delete those nodes of a queue that are not ephemeral: they are not waiters' places and would never end.
 
-    True if one was deleted or has gone, so that the queue is worth another look.
+    Returns True if one was deleted or is gone, so that the queue should be read again.
     """
     some = [f"{queue}/{node}" for node in nodes[:STRAYS_MAX]]
     found = yield ask("exists", *some)
@@ -120,7 +120,7 @@ def remove_strays(queue: str, nodes: Sequence[str]) -> Script[Request, Answers, 
 
 
 def descendants(path: str, children: int) -> Script[Request, Answers, list[str]]:
-    """Return all nodes below a node, each behind the one above it. StoreRefused if there are more than BELOW_MAX."""
+    """Return all nodes below a node, parents first. Raises StoreRefused if there are more than BELOW_MAX."""
     found: list[str] = []
     level, count = [path], children
     while level and count:

@@ -1,7 +1,7 @@
-"""A store on ZooKeeper: one session, the commands as scripts of requests on it, and a queue.
+"""The store on ZooKeeper: one session, commands as scripts of requests, and a queue.
 
-The session is for the queue and for watches. Locks outlive it: they are nodes that stay until they are deleted, renewed
-by writes. Must not know what the fields of a record mean.
+The session is for the queue and watches only. Locks outlive it: they are persistent nodes, renewed by writes. Must not
+know what the fields of a record mean.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ TRAITS: Final = Traits(
 
 
 class ZookeeperStore(StoreBase):
-    """Records in a ZooKeeper. Its answers carry no time: a dead holder's lock is taken over after watching it.
+    """Records in ZooKeeper. Replies carry no time, so a dead holder's lock is taken over only after watching it.
 
-    make gives a KazooClient that is not started, each time it is called (also in a forked child).
+    make returns a new KazooClient that is not started, each time it is called (also in a forked child).
     """
 
     traits = TRAITS
@@ -63,7 +63,7 @@ class ZookeeperStore(StoreBase):
         return answer
 
     def perform_many(self, commands: Sequence[Command[Any]], limit: float) -> list[Any]:
-        """Carry out commands side by side on the one connection: a batch takes as long as its longest command."""
+        """Carry out commands concurrently on the one connection; a batch takes as long as its longest command."""
         return self._connection.run_many([self._operations.script(command) for command in commands], limit)
 
     def subscribe(self, name: Name, on_change: Callable[[bool], None]) -> Subscription:
@@ -75,23 +75,23 @@ class ZookeeperStore(StoreBase):
         return self._queue.enqueue(name, waiter_id, on_turn)
 
     def leave(self, name: Name, waiter_id: str, limit: float) -> None:
-        """Remove a waiter from the queue, if it is in it."""
+        """Remove a waiter from the queue, if queued."""
         self._queue.leave(name, waiter_id, limit)
 
     def standing(self, name: Name, limit: float) -> list[Standing]:
-        """Return the first of a key's queue."""
+        """Return the first entries of a key's queue."""
         shown: list[Standing] = self._connection.run(self._queue.shown(name), limit)
         return shown
 
     @property
     def behind(self) -> Mapping[Guarantee, str]:
-        """What keeps a promise, in the words of ZooKeeper."""
+        """The mechanism behind each guarantee, in ZooKeeper's terms."""
         from lockstead.stores.zookeeper.doctor import BEHIND
 
         return BEHIND
 
-    def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
-        """Look at the servers, their versions and majority, at sessions, and at rights to write."""
+    def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as in the port
+        """Check the servers, their versions and majority, the session timeout, and the permissions."""
         from lockstead.stores.zookeeper.doctor import examination, rights
 
         self._connection.ready(limit)
@@ -100,10 +100,10 @@ class ZookeeperStore(StoreBase):
         yield self._connection.run(rights(self._tree), limit)
 
     def after_fork(self) -> None:
-        """Forget the inherited session without ending it: it is the parent's, and so are its threads and places."""
+        """Forget the inherited session without ending it: it belongs to the parent, like its threads and places."""
         self._connect(self._connection.forget())
 
     def close(self) -> None:
-        """End the session, and with it the places in queues. Records stay."""
+        """End the session, and with it the queue entries. Records stay."""
         self._watches.close()
         self._connection.close()

@@ -1,7 +1,6 @@
-"""What a `zk:` URL says: servers, credentials, the path that holds the locks, and that only a fragment names
-a key.
+"""Parsing of `zk:` URLs: servers, credentials and the path of the locks; only a fragment gives a key.
 
-A DAG file names many locks and opens none, so this file imports nothing but to open one. Must not know kazoo.
+A DAG file defines many locks and opens none, so this module imports more only to open one. Must not know kazoo.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
 
 PORT: Final = 2181
 PATH: Final = "/lockstead"
-"""The path of a URL that names none."""
+"""The path of a URL without one."""
 
 SESSION_DEFAULT: Final = 10.0
-"""Seconds that a place in the queue outlives a process that has gone; the server may grant more or less."""
+"""Seconds that a queue entry outlives its process; the server may grant more or less."""
 
 _VARIABLES: Final = ("ZOOKEEPER_USER", "ZOOKEEPER_PASSWORD")
 _SHAPE: Final = "write 'zk://host1,host2:2181/path', with 'user:password@' before the hosts where these are wanted"
@@ -30,9 +29,9 @@ _SHAPE: Final = "write 'zk://host1,host2:2181/path', with 'user:password@' befor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target(Servers):
-    """Which ZooKeeper, and the path of all its nodes.
+    """A ZooKeeper ensemble, and the path of the store's nodes.
 
-    session is seconds. acl is a file that says who may do what with new nodes.
+    session is in seconds. acl is a file with the ACL of new nodes.
     """
 
     path: str
@@ -55,7 +54,7 @@ class Target(Servers):
 
 
 class _Opener(Opener):
-    """Opens `zk://h1,h2:2181/path`."""
+    """The opener of `zk://h1,h2:2181/path`."""
 
     options = OPTIONS | {"session", "acl"}
     takes_user = True
@@ -71,10 +70,10 @@ class _Opener(Opener):
         return target_of(store_url).url
 
     def open(self, store_url: str, client: object | None) -> ZookeeperStore:
-        """Open the store; it connects when it is first used. ValueError for a URL that is none.
+        """Open the store; it connects on first use. Raises ValueError for an invalid URL.
 
-        client makes a KazooClient each time it is called, not started; TypeError for anything else. StoreRefused if
-        kazoo is missing.
+        client is a callable that returns a new KazooClient, not started; TypeError for anything else. Raises
+        StoreRefused if kazoo is missing.
         """
         import os
 
@@ -93,12 +92,12 @@ class _Opener(Opener):
         if target.acl:
             from lockstead.stores.zookeeper.acls import acl_of
 
-            acl_of(target.acl)  # what is wrong with it is said at once
+            acl_of(target.acl)  # so that its errors are raised now
         return ZookeeperStore(target, client)
 
 
 def target_of(store_url: str, environ: Mapping[str, str] | None = None) -> Target:
-    """Read a store's URL; credentials that it does not name are taken from ZOOKEEPER_USER and ZOOKEEPER_PASSWORD."""
+    """Parse a store's URL; missing credentials are taken from ZOOKEEPER_USER and ZOOKEEPER_PASSWORD."""
     from urllib.parse import unquote
 
     from lockstead.stores.url import options_of

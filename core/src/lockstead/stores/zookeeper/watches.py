@@ -1,8 +1,8 @@
-"""Watches of one store: observers look at nodes, and look again when one of them has changed.
+"""Watches of one store: observers read nodes, and read them again when one has changed.
 
-One thread sends the requests of all observers and takes the answers; no request is made in a subscriber's thread.
-kazoo's threads only put events and answers into its inbox. A watch of ZooKeeper notifies of one change and does not
-outlive the connection, so the observer looks again. Must not know what a node means.
+One thread sends the requests of all observers and handles the replies; no request is sent in a subscriber's thread.
+kazoo's threads only put events and replies into its inbox. A ZooKeeper watch reports one change and does not outlive
+the connection, so the observer then reads again. Must not know what a node means.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from lockstead.stores.zookeeper.requests import Answers, Request
 from lockstead.values import Name
 
 IN_FLIGHT_MAX: Final = 64
-"""Observers that look at the same time: renewals on the same session must not wait behind thousands of looks."""
+"""Maximum observers that read at once: renewals on the same session must not wait behind thousands of reads."""
 
 PAUSE_MIN: Final = 0.1
 PAUSE_MAX: Final = 15.0
-"""Seconds until an observer whose look failed looks again, unless the connection comes back earlier."""
+"""Seconds until an observer whose look failed looks again, unless the connection is restored earlier."""
 
 STARTS_AGAIN: Final = 1.0
-"""Seconds until a client is asked for again where none could be made."""
+"""Seconds until the next attempt to create a client after a failure."""
 
 CLOSES_WITHIN: Final = 2.0
-"""Seconds that closing waits for the thread, which may be in a function of the user's that makes a client."""
+"""Seconds that closing waits for the thread, which may be in the user's function that creates a client."""
 
 NEW: Final = -1
-"""The state of a record that was not looked at yet."""
+"""The state of a record that was not read yet."""
 
 
 Look: TypeAlias = Script[Request, Answers, float | None]
-"""A look at nodes. Returns the seconds until it looks again; None: when what it watches has changed."""
+"""A script that reads nodes. Returns the seconds until the next look; None: only when the watched node changes."""
 
 
 class Observer(ABC):
-    """Looks at nodes and watches one of them. Its attributes belong to the thread of the watches."""
+    """A reader of nodes that watches one of them. Its attributes are used only by the thread of `Watches`."""
 
     def __init__(self) -> None:
         self.path = ""
@@ -64,15 +64,15 @@ class Observer(ABC):
 
     @abstractmethod
     def look(self) -> Look:
-        """Return a new look."""
+        """Return the script of a new look."""
 
     @abstractmethod
     def changed(self, is_gone: bool) -> float | None:
-        """Note that the node that is watched has changed, or may have; is_gone: it was deleted. Returns as `look`."""
+        """Handle a possible change of the watched node; is_gone: it was deleted. Return the same as a look."""
 
 
 class Watches:
-    """The thread of one store and what is watched. Started when first needed; replaced in a forked child."""
+    """The observers and the thread of one store. The thread starts on first use. Replaced in a forked child."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -81,7 +81,7 @@ class Watches:
         self._thread: threading.Thread | None = None
         self._is_open = True
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        # of the thread alone
+        # the following attributes are used only by the thread
         self._client: Any = None
         self._at: dict[str, set[Observer]] = {}
         self._ready: dict[Observer, None] = {}
@@ -90,17 +90,17 @@ class Watches:
         self._numbers = count()
 
     def look(self, observer: Observer) -> None:
-        """Have an observer look as soon as possible. Does not block; may be called from any thread."""
+        """Schedule a look of an observer as soon as possible. Does not block; may be called from any thread."""
         self._put(partial(self._begin, observer))
         with self._lock:
-            # one that was never started belongs to a caller that was interrupted
+            # a thread without ident was never started, because its caller was interrupted
             if self._is_open and (self._thread is None or self._thread.ident is None):
                 self._thread = threading.Thread(target=self._run, name="lockstead-zookeeper-watch", daemon=True)
-                with suppress(RuntimeError):  # there is no thread: subscribers poll
+                with suppress(RuntimeError):  # no thread can be started: subscribers poll
                     self._thread.start()
 
     def watched(self, verb: str, path: str, observer: Observer) -> Request:
-        """Return the request that looks at a node by "get" or "exists", and notifies the observer of a change."""
+        """Return a request that reads a node by "get" or "exists" and makes the observer watch it."""
 
         def send(client: Any) -> tuple[Any]:
             self._unwatch(observer)
@@ -111,7 +111,7 @@ class Watches:
         return Request(send)
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         with self._lock:
             self._is_open = False
             thread = self._thread
@@ -135,11 +135,11 @@ class Watches:
                 continue
             try:
                 job()
-            except Exception as error:  # noqa: BLE001 - all other subscribers still have to be called
+            except Exception as error:  # noqa: BLE001 - the other subscribers must still be called
                 log.warning("a change could not be notified: %s", type(error).__name__)
 
     def _seconds(self) -> float | None:
-        """Return how long there is nothing to do, unless something comes into the inbox."""
+        """Return the seconds until there is something to do; None if only the inbox can bring work."""
         seconds = self._later[0][0] - time.monotonic() if self._later else math.inf
         if self._ready:
             seconds = min(seconds, STARTS_AGAIN)
@@ -161,10 +161,10 @@ class Watches:
     def _is_connected(self) -> bool:
         try:
             client, live = self._connection.started()
-        except Exception:  # noqa: BLE001 - the store was closed, or no client can be made: subscribers poll
+        except Exception:  # noqa: BLE001 - the store was closed, or no client can be created: subscribers poll
             return False
         if client is not self._client:
-            # the answers and events of the one before may never come
+            # replies and events of the previous client may never arrive
             self._client = client
             for script in self._scripts.values():
                 script.close()
@@ -174,7 +174,7 @@ class Watches:
         return bool(live.is_set())
 
     def _reconnected(self) -> None:
-        """The connection is back: let observers whose look failed look at once."""
+        """After a reconnection, let observers whose look failed look again at once."""
         self._is_connected()
         later, self._later = self._later, []
         for looks_at, _, observer in later:
@@ -191,7 +191,7 @@ class Watches:
             self._ready[observer] = None
 
     def _step(self, observer: Observer, script: Look, move: Callable[[], Request]) -> None:
-        """Send what an observer asks for next."""
+        """Send the next request of an observer."""
         try:
             results: Sequence[Any] = ()
             while not results:
@@ -205,12 +205,12 @@ class Watches:
         except StopIteration as stop:
             observer.pause = 0.0
             self._ended(observer, 0.0 if observer.looks_again else stop.value)
-        except Exception as error:  # noqa: BLE001 - whatever it is: subscribers poll, and it is tried again
+        except Exception as error:  # noqa: BLE001 - after any error subscribers poll, and the look is retried
             log.debug("an observer could not look: %s", type(error).__name__)
             observer.pause = min(PAUSE_MAX, max(PAUSE_MIN, observer.pause * 2))
             self._ended(observer, observer.pause * random.uniform(0.5, 1.0))
         else:
-            # a session is answered in order
+            # replies of a session come in order, so the last one completes the request
             answered = partial(self._answered, observer, script, request, results)
             results[-1].rawlink(lambda _result: self._put(answered))
 
@@ -253,7 +253,7 @@ class Watches:
 
 @dataclass(frozen=True)
 class _Watch:
-    """What kazoo calls when a node changes, or the connection is lost. Equal ones are one, however often set."""
+    """The callback of kazoo for a change of a node or a lost connection. Equal callbacks are registered only once."""
 
     watches: Watches
     path: str
@@ -263,7 +263,7 @@ class _Watch:
 
 
 class Records:
-    """The subscriptions to records."""
+    """The subscriptions to the records of one store."""
 
     def __init__(self, tree: Tree, watches: Watches) -> None:
         self.subscriptions: Subscriptions[Name] = Subscriptions()
@@ -273,7 +273,7 @@ class Records:
         self._records: dict[Name, _Record] = {}
 
     def subscribe(self, name: Name, on_change: OnChange) -> Subscription:
-        """Return a subscription to a record, as `stores.port.SupportsWatch` wants it."""
+        """Return a subscription to a record, as specified by `stores.port.SupportsWatch`."""
         subscription, is_first = self.subscriptions.add(name, on_change)
         with self._lock:
             record = self._records.get(name)
@@ -285,11 +285,11 @@ class Records:
         if is_first:
             self.watches.look(record)
         elif record.state is None:
-            on_change(False)  # its absence was found before, and is not notified again
+            on_change(False)  # its absence is known already, so the thread does not notify it again
         return subscription
 
     def is_wanted(self, name: Name) -> bool:
-        """Return whether anybody subscribes to a record; if not, it is forgotten."""
+        """Return whether a record has subscriptions; if not, forget it."""
         with self._lock:
             if name in self.subscriptions:
                 return True
@@ -298,7 +298,7 @@ class Records:
 
 
 class _Record(Observer):
-    """A record that is subscribed to. state: the transaction that wrote it last; None: it is absent."""
+    """A record with subscriptions. state: the id of the transaction that wrote it last; None if it is absent."""
 
     def __init__(self, records: Records, name: Name) -> None:
         super().__init__()
@@ -312,7 +312,7 @@ class _Record(Observer):
             return None
         stat = (yield records.watches.watched("exists", records.tree.record(self._name), self))[0]
         before, self.state = self.state, None if stat is None else stat.mzxid
-        # the state first: a subscriber that comes meanwhile is called by one of both
+        # set the state first: a concurrent new subscriber is then called here or by `subscribe`
         if before != self.state and (before != NEW or stat is None):
             records.subscriptions.changed(self._name)
         return None
