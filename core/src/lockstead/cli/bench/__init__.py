@@ -1,1 +1,1 @@
-"""The subcommand `bench`: what a lock costs on a store in place, beside the fewest requests that could do it."""
+"""The subcommand `bench`: measures what a lock costs on a store, compared with the bare requests."""

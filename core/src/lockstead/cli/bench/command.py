@@ -1,4 +1,4 @@
-"""What `lockstead bench` does: measures a lock on a store in place, in bounds, and leaves nothing behind."""
+"""The command `lockstead bench`: measures a lock on a real store, within limits, and cleans up afterwards."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from lockstead.stores.port import StoreUrl
 from lockstead.values import seconds
 
 TTL: Final = "60s"
-"""So that nothing stands for long if even the cleaning up is killed; no store recommends more."""
+"""Short, so that records expire soon even if the clean-up is killed; no store recommends a longer ttl."""
 
 LATE: Final = 60.0
-"""Seconds that what was begun in time may take beyond it."""
+"""Seconds that a measurement started before the limit may continue after it."""
 
 CLEAN_LIMIT: Final = 10.0
-"""Seconds for each request of the cleaning up."""
+"""Seconds for each request of the clean-up."""
 
 HEADS: Final = ("WHAT", "N", "P50", "P99", "FLOOR P50", "TIMES")
 
@@ -89,10 +89,10 @@ def bench(url: str, count: int, limit: str, json: bool) -> int:
 def measured(
     parsed: StoreUrl, settings: Mapping[str, Any], count: int, limit: float
 ) -> tuple[list[Measure], Mapping[str, int]]:
-    """Open the store, measure, and clean up, whatever ends it early. Gives the measures and the requests of a cycle."""
+    """Open the store, measure, and always clean up. Return the measures, and the requests of a cycle by command."""
     keys = Keys()
     given = {**settings, "owner": keys.owner}
-    # a store of its own for the client, whose end closes it: what is left is cleaned up by another one
+    # the client gets its own store, which it closes; the clean-up uses this one
     store = urls.open_store(parsed)
     began_at = SYSTEM_CLOCK.now()
     prober = Prober(store, CLEAN_LIMIT, began_at + limit + LATE)
@@ -121,17 +121,17 @@ def _clean(keys: Keys, prober: Prober) -> None:
         keys.clean(prober.store, CLEAN_LIMIT)
         prober.clean()
     except Interrupted:
-        # a signal interrupts once: what is left to do is short and bounded
+        # only the first signal interrupts; the remaining clean-up is short and bounded
         keys.clean(prober.store, CLEAN_LIMIT)
         prober.clean()
         raise
 
 
-# --- telling -----------------------------------------------------------------------------------------------------
+# --- output ------------------------------------------------------------------------------------------------------
 
 
 def row(measure: Measure) -> Sequence[str]:
-    """Return one line of the table."""
+    """Return one row of the table."""
     took, floor = measure.took, measure.floor
     return (
         measure.name,
@@ -144,7 +144,7 @@ def row(measure: Measure) -> Sequence[str]:
 
 
 def document(store: str, found: Sequence[Measure], counts: Mapping[str, int]) -> dict[str, Any]:
-    """Return everything for scripts. store is its URL as it may be printed; durations are seconds."""
+    """Return the JSON document. store is the printable URL; durations are in seconds."""
     return {
         "store": store,
         "requests_per_cycle": dict(counts),

@@ -1,4 +1,4 @@
-"""The keys of a measurement. It removes what it left, and only keys that bear its own mark."""
+"""The keys of a measurement, and their clean-up, which removes only records of this run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PREFIX: Final = "lockstead-bench"
 
 
 class Keys:
-    """Fresh random keys, and those of them whose lock may still be held. owner is what all their records name."""
+    """Fresh random keys, and the set of those whose lock may still be held. owner is the owner of all their records."""
 
     def __init__(self) -> None:
         self._nonce = os.urandom(8).hex()
@@ -24,18 +24,18 @@ class Keys:
         self.owner = f"{PREFIX}/{self._nonce}"
 
     def fresh(self) -> str:
-        """Return a key that nobody used before."""
+        """Return a key that was never used before."""
         self._count += 1
         key = f"{PREFIX}-{self._nonce}-{self._count}"
         self._open[key] = None
         return key
 
     def closed(self, key: str) -> None:
-        """Note that the lock was given back."""
+        """Record that the lock was released."""
         self._open.pop(key, None)
 
     def clean(self, store: Store, limit: float) -> None:
-        """Remove what is still held under keys of ours; limit is seconds a request. What fails, the ttl frees."""
+        """Remove our locks that are still held; limit is seconds per request. If that fails, the ttl ends them."""
         for key in list(self._open):
             with suppress(StoreError):
                 seen = store.perform(Read(Name(key)), limit)

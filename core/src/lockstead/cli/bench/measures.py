@@ -1,6 +1,6 @@
-"""What is measured, and beside which floor: the fewest requests that could do the same, by the same client.
+"""The measurements, each with its floor: the minimal requests that could do the same, by the same client.
 
-Lock and floor take turns, so that what disturbs the one disturbs the other. Must not know how figures are shown.
+Lock and floor are measured alternately, so that a disturbance affects both. Must not know how figures are shown.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ A = TypeVar("A")
 
 CYCLES_UNTIL: Final = 0.4
 RENEWALS_UNTIL: Final = 0.6
-"""Shares of the limit after which no more of them is begun; the rest is for hand-overs."""
+"""Fractions of the limit after which no further cycle or renewal is started; the rest is for hand-overs."""
 
 SETTLED: Final = (0.02, 0.06)
-"""Seconds between the other side's first look and the release: it is in the middle of its wait then."""
+"""Seconds (minimum, maximum) between the peer's first attempt and the release, so that the peer is waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """How long something took, in seconds, and how long the fewest requests took that could do the same."""
+    """The durations of one operation, and of the minimal requests that could do the same; in seconds."""
 
     name: str
     took: tuple[float, ...]
     floor: tuple[float, ...]
     of_floor: str
-    """What the floor was."""
+    """The requests of the floor."""
 
 
 class Counting:
-    """A store that counts the commands asked of another one; a command is a request. It can neither await nor watch."""
+    """A store that counts the commands passed to another store; supports neither async nor watching."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -60,32 +60,32 @@ class Counting:
 
     @property
     def traits(self) -> Traits:
-        """What the other store's are."""
+        """The traits of the other store."""
         return self._store.traits
 
     @property
     def url(self) -> str:
-        """The other store's."""
+        """The URL of the other store."""
         return self._store.url
 
     def perform(self, command: Command[A], limit: float) -> A:
-        """Count, and pass on."""
+        """Count the command and pass it on."""
         self.counts[type(command).__name__] += 1
         return self._store.perform(command, limit)
 
     def after_fork(self) -> None:
-        """Pass on."""
+        """Pass the call on."""
         self._store.after_fork()
 
     def close(self) -> None:
-        """Leave the other store to who opened it."""
+        """Do nothing: the caller that opened the other store closes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What all measurements need. count is how many of each at most.
+    """The parameters of all measurements. count is the maximum number of each.
 
-    began_at is an instant of the boot clock, limit the seconds after which nothing more is begun.
+    began_at is on the boot clock; limit is the number of seconds after which no measurement is started.
     """
 
     store: Store
@@ -98,20 +98,20 @@ class Bench:
     limit: float
 
     def turns(self, most: int, share: float) -> Iterator[int]:
-        """Count up until this share of the limit has passed; once in any case."""
+        """Yield turn numbers until this share of the limit has passed or `most` is reached; at least one."""
         for turn in range(most):
             if turn and SYSTEM_CLOCK.now() >= self.began_at + share * self.limit:
                 return
             yield turn
 
     def fields(self) -> Mapping[str, str]:
-        """Return a record as large as a lock's."""
+        """Return the fields of a record as large as a lock's."""
         complete = Settings.make(**self.settings)
         return encode(Record(f"{self.keys.owner}/{'0' * 16}", complete.ttl, owner=self.keys.owner))
 
 
 def cycles(bench: Bench) -> Measure:
-    """Take a free lock and give it back; beside one Create and one Remove."""
+    """Measure acquiring and releasing a free lock; the floor is one Create and one Remove."""
     took: list[float] = []
     floor: list[float] = []
     for _ in bench.turns(bench.count, CYCLES_UNTIL):
@@ -127,14 +127,14 @@ def _cycle(bench: Bench) -> None:
 
 
 def _raw_cycle(bench: Bench) -> list[float]:
-    """Create and remove; give the seconds of both requests together, or nothing where one has no clear answer."""
+    """Create and remove a record; return the seconds of both together, or an empty list if a reply was unclear."""
     name = bench.prober.fresh()
     made: list[Snapshot] = []
     took: list[float] = []
     if not sample(took, lambda: made.append(_created(bench, name))):
         return []
     for pause in (0.0, *PAUSES):
-        # some stores refuse a change that comes too soon after another one: only the one that is taken counts
+        # some stores refuse a change too soon after another one; only the accepted request counts
         time.sleep(pause)
         if sample(took, partial(_removed, bench, name, made[0].incarnation)):
             return [sum(took)]
@@ -147,7 +147,7 @@ def _removed(bench: Bench, name: Name, incarnation: str) -> None:
 
 
 def renewals(bench: Bench) -> Measure:
-    """Renew a lease that is held; beside one Extend."""
+    """Measure renewing a held lease; the floor is one Extend."""
     took: list[float] = []
     floor: list[float] = []
     name = bench.prober.fresh()
@@ -175,7 +175,7 @@ def _renew(bench: Bench, lease: Lease, turn: int) -> None:
 
 
 def hand_overs(bench: Bench, peer: Peer, floor: tuple[float, ...]) -> Measure:
-    """Release a lock that another one waits for, until that one has it. floor: of a Remove and a Create."""
+    """Measure from the release of a lock until the waiting peer has acquired it. floor: of a Remove and a Create."""
     took = []
     peer.hears("ready")
     for _ in bench.turns(max(1, bench.count // 2), 1.0):
@@ -193,7 +193,7 @@ def hand_overs(bench: Bench, peer: Peer, floor: tuple[float, ...]) -> Measure:
 
 
 def requests(bench: Bench) -> Mapping[str, int]:
-    """Count the requests of one cycle, by command."""
+    """Return the number of requests of one cycle, by command."""
     counting = Counting(bench.store)
     with Client(counting, listener=lambda _event: None) as client:
         key = bench.keys.fresh()
@@ -203,7 +203,7 @@ def requests(bench: Bench) -> Mapping[str, int]:
 
 
 def sample(into: list[float], job: Callable[[], object]) -> bool:
-    """Add the seconds that a job takes; False, and nothing, if its outcome is unknown (it was asked too often, say)."""
+    """Run a job and append its seconds; return False, appending nothing, if the outcome is unknown (rate limits)."""
     began_at = time.perf_counter()
     try:
         job()

@@ -1,6 +1,7 @@
-"""What the other side of a hand-over does: asks for a key as it is told, says when it has it, gives it back.
+"""The peer of a hand-over: acquires a key on request, reports when it has it, and releases it.
 
-Run as a process (`python -m lockstead.cli.bench.peer`), which is told the store on its first line, or in a thread.
+It runs as a process (`python -m lockstead.cli.bench.peer`), which gets the store on its first line of input, or in a
+thread.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ PATIENCE: Final = 60.0
 
 
 def serve(store: str, settings: Mapping[str, Any], keys: Iterable[str], say: Callable[[str], None]) -> None:
-    """Take and give back each key in turn; says "ready", then "waiting", "got INSTANT" and "gave" for each."""
+    """Acquire and release each key in turn; send "ready", then "waiting", "got INSTANT" and "gave" for each key."""
 
     def told(event: LockEvent) -> None:
         if isinstance(event, Waiting):
@@ -44,30 +45,30 @@ def serve(store: str, settings: Mapping[str, Any], keys: Iterable[str], say: Cal
 
 
 class Peer(Protocol):
-    """The other side, as this one sees it."""
+    """The peer's interface for the measuring side."""
 
     def take(self, key: str) -> None:
-        """Tell it to take a key."""
+        """Ask the peer to acquire a key."""
         ...
 
     def hears(self, word: str) -> str:
-        """Wait for a word of it; give what stands behind the word. OutcomeUnknown if it failed or is silent."""
+        """Wait for a message that begins with `word`; return the rest. Raises OutcomeUnknown on failure or silence."""
         ...
 
     def close(self) -> None:
-        """End it."""
+        """Stop the peer."""
         ...
 
 
 class _Said:
-    """What the other side said, in order."""
+    """The messages of the peer, in order."""
 
     def __init__(self) -> None:
         self._words: queue.Queue[str] = queue.Queue()
         self.put = self._words.put
 
     def hears(self, word: str) -> str:
-        """Wait for a word; anything else means that it failed."""
+        """Wait for a message that begins with `word`; any other message means that the peer failed."""
         try:
             said = self._words.get(timeout=PATIENCE)
         except queue.Empty:
@@ -79,7 +80,7 @@ class _Said:
 
 
 class ProcessPeer(_Said):
-    """The other side as a process of its own."""
+    """The peer as a separate process."""
 
     def __init__(self, store: str, settings: Mapping[str, Any]) -> None:
         super().__init__()
@@ -89,19 +90,19 @@ class ProcessPeer(_Said):
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            start_new_session=True,  # a Ctrl-C is for this side, which then ends the other one
+            start_new_session=True,  # Ctrl-C must reach only this process, which then stops the peer
         )
         self._reading = threading.Thread(target=self._read, daemon=True)
         self._reading.start()
-        # not as an argument: others may read those, and there may be credentials in a URL
+        # not as an argument: arguments are public, and the URL may contain credentials
         self._tell(json.dumps([store, dict(settings)]))
 
     def take(self, key: str) -> None:
-        """Tell it to take a key."""
+        """Ask the peer to acquire a key."""
         self._tell(key)
 
     def close(self) -> None:
-        """End it at once: what it holds is cleaned up by who knows the keys."""
+        """Kill the process; the side that knows the keys cleans up the locks it holds."""
         self._process.kill()
         self._reading.join(PATIENCE)
         if self._process.stdin is not None:
@@ -124,7 +125,7 @@ class ProcessPeer(_Said):
 
 
 class ThreadPeer(_Said):
-    """The other side as a client of its own in this process: for a store that no other process sees."""
+    """The peer as another client in this process, for a store that other processes cannot see."""
 
     def __init__(self, store: str, settings: Mapping[str, Any]) -> None:
         super().__init__()
@@ -134,17 +135,17 @@ class ThreadPeer(_Said):
         self._thread.start()
 
     def take(self, key: str) -> None:
-        """Tell it to take a key."""
+        """Ask the peer to acquire a key."""
         self._keys.put(key)
 
     def close(self) -> None:
-        """Let it end after the key it is at."""
+        """Stop the peer after its current key."""
         self._keys.put(None)
         self._thread.join(1.0)
 
 
 def main() -> None:
-    """Serve as the other process, from standard input to standard output."""
+    """Serve as the peer process, from standard input to standard output."""
     store, settings = json.loads(sys.stdin.readline())
 
     def keys() -> Iterator[str]:
