@@ -1,1 +1,1 @@
-"""The subcommand `doctor`: what is asked of a store, what its answers show, and how that is told."""
+"""The subcommand `doctor`: the requests to a store, the conclusions from its replies, and the output."""

@@ -1,4 +1,4 @@
-"""What `lockstead doctor` does: looks at a store in place, tells what it finds, leaves nothing behind."""
+"""The command `lockstead doctor`: examines a real store, prints the findings, and cleans up afterwards."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from lockstead.stores.port import Store, StoreUrl, SupportsDiagnostics
 from lockstead.values import Name, seconds
 
 SAMPLES: Final = 10
-"""How often each command is timed."""
+"""Number of times each command is timed."""
 
 LIMIT: Final = "10s"
 WHOLE: Final = 180.0
-"""Seconds after which nothing further is asked."""
+"""Seconds after which no further request is sent."""
 
 EPILOG: Final = """\b
 Examples:
@@ -90,7 +90,7 @@ def doctor(url: str, json: bool, quiet: bool, limit: str) -> int:
 
 
 def examined(parsed: StoreUrl, limit: float, ttl: float | None) -> Generator[Finding, None, None]:
-    """Open a store, examine it, close it. Yields findings; whatever ends it early, it cleans up first."""
+    """Open a store, examine it, and close it. Yields findings; always cleans up, even if it is ended early."""
     try:
         store = urls.open_store(parsed)
     except StoreError as error:
@@ -112,13 +112,13 @@ def _cleaned(prober: Prober) -> list[Name]:
     try:
         return prober.clean()
     except Interrupted:
-        # a signal interrupts once: what is left to do is short and bounded
+        # only the first signal interrupts; the remaining clean-up is short and bounded
         prober.clean()
         raise
 
 
 def examined_store(store: Store, prober: Prober, limit: float, ttl: float | None) -> Iterator[Finding]:
-    """Examine an open store, and ask through a prober whose scratch records are for the caller to clean."""
+    """Examine an open store through a prober; the caller cleans up the prober's scratch records."""
     behind: Mapping[Guarantee, str] = {}
     try:
         if isinstance(store, SupportsDiagnostics):
@@ -140,7 +140,7 @@ def examined_store(store: Store, prober: Prober, limit: float, ttl: float | None
 
 
 def timed(prober: Prober) -> Mapping[str, list[float]]:
-    """Time each command of an uncontended lock on records of their own; what has no clear answer is left out."""
+    """Time each command of an uncontended lock on scratch records; requests without a clear reply are left out."""
     took: dict[str, list[float]] = {"Create": [], "Read": [], "Remove": []}
     made: dict[Name, Snapshot] = {}
     for name in [prober.fresh() for _ in range(SAMPLES)]:
@@ -151,7 +151,7 @@ def timed(prober: Prober) -> Mapping[str, list[float]]:
         _timed(prober, Read(name), took["Read"])
     for name, seen in made.items():
         if isinstance(_timed(prober, Remove(name, seen.incarnation), took["Remove"]), StoreError):
-            # some stores take one change of a record a second
+            # some stores accept only one change of a record per second
             time.sleep(PAUSES[0])
     return took
 
@@ -171,7 +171,7 @@ def _failed(error: StoreError) -> Finding:
         case OutcomeUnknown():
             remedy = "run it again; if it persists, look for a proxy in front of the store"
         case _:
-            remedy = ""  # a refusal says itself what to do
+            remedy = ""  # the message of StoreRefused already says what to do
     return Finding(Severity.FAILURE, "store", str(error), remedy, stops=True)
 
 

@@ -1,6 +1,6 @@
-"""What the answers of a store show about its time and its pace. Pure: figures from what was seen and measured.
+"""Findings on a store's clock and latency, computed from the replies and measurements. No I/O.
 
-The same relation that a lock calibrates by (`protocol.expiry`) says here whether calibration would hold.
+The condition by which a lock calibrates (`protocol.expiry`) is used here to check whether calibration would succeed.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from lockstead.protocol.commands import StoreClock, Traits
 from lockstead.stores.examination import Finding, Severity
 
 SKEW_MAX: Final = 2.0
-"""Seconds by which this machine's wall clock may differ before it is worth a note; nothing rests on it."""
+"""Seconds by which this machine's wall clock may differ without a note; no lock depends on it."""
 
 SKEW_FAR: Final = 60.0
-"""Seconds beyond which other programs, which judge by clocks of their own, may take a lock that is held for over."""
+"""Seconds beyond which other programs, which use their own clocks, may consider a held lock expired."""
 
 WALL_CLOCKS_SINCE: Final = 1e9
-"""Seconds that a wall clock has been beyond since 2001, and a boot clock never is."""
+"""Seconds. A wall clock has been above this since 2001, and a boot clock never is."""
 
 REQUESTS_IN_A_TTL: Final = 100
-"""A ttl has room for so many slow requests: one may take a tenth of the ttl, and ten times the slowest seen is room."""
+"""The ttl in slow requests: one may take a tenth of the ttl, and may be ten times slower than the slowest seen."""
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the least value that `share` of all do not exceed (nearest rank); values must not be empty."""
+    """Return the percentile `share` by nearest rank; values must not be empty."""
     ranked = sorted(values)
     return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
 
@@ -38,7 +38,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def of_time(answers: Sequence[TimedAnswer], traits: Traits) -> Iterator[Finding]:
-    """Yield what the seen answers say about the store's clock, by what its traits promise."""
+    """Yield the findings on the store's clock from the replies, according to its traits."""
     match traits.clock:
         case StoreClock.NONE:
             text = "answers carry no time: a dead holder's lock is taken over after it was watched for its whole ttl"
@@ -67,7 +67,7 @@ def _shared(answers: Sequence[TimedAnswer]) -> Finding:
 
 
 def _set_apart(answers: Sequence[TimedAnswer]) -> Iterator[Finding]:
-    """Tell how far a wall clock of the store's is from ours: it is going to be set, and that ends leases early."""
+    """Yield how far the store's wall clock is from ours: a wrong clock will be set, which may end leases early."""
     told = [one for one in answers if one.seen.store_now is not None and one.seen.store_now > WALL_CLOCKS_SINCE]
     if not told:
         return
@@ -84,7 +84,7 @@ def _set_apart(answers: Sequence[TimedAnswer]) -> Iterator[Finding]:
 
 
 def _dated(answers: Sequence[TimedAnswer], traits: Traits) -> Iterator[Finding]:
-    # a read shows an old change: only the answer to a change of our own tells the two clocks apart
+    # a read shows an old change; only the reply to our own change compares the two clocks
     written = [one for one in answers if one.command != "Read" and one.seen.updated_at is not None]
     dated = [one for one in answers if one.seen.store_now is not None]
     if not written:
@@ -117,7 +117,7 @@ def _calibration(written: Sequence[TimedAnswer], traits: Traits) -> Finding:
         differences.append(one.seen.store_now - one.seen.updated_at)
         clocks = (one.seen.updated_at, one.seen.store_now)
         held += expiry.calibrated(*clocks, one.sent_at, one.received_at, traits.clock_skew_max, traits.clock_resolution)
-        # as if the answer had taken no time
+        # as if the reply had taken no time
         wrong += not expiry.calibrated(*clocks, 0.0, 0.0, traits.clock_skew_max, traits.clock_resolution)
     if not differences:
         return Finding(Severity.WARNING, "clock.calibration", "no answer to a change has a Date")
@@ -128,7 +128,7 @@ def _calibration(written: Sequence[TimedAnswer], traits: Traits) -> Finding:
     if held < len(differences):
         text = f"{text}; calibration holds for {held} of {len(differences)} answers"
     if 2 * held >= len(differences) and not wrong:
-        # one slow answer among others tells nothing of the clocks: the next one calibrates again
+        # a single slow reply says nothing about the clocks; the next one calibrates again
         text = f"{text}; {traits.clock_skew_max:g} s are allowed for"
         return Finding(Severity.OK, "clock.calibration", text, figures=figures)
     remedy = "a slow way to the store, or a clock of the service (or of an emulator) that is wrong; locks stay safe"
@@ -137,7 +137,7 @@ def _calibration(written: Sequence[TimedAnswer], traits: Traits) -> Finding:
 
 
 def _step_of(instants: Sequence[float]) -> float:
-    """Return the largest power of ten of a second that all instants are multiples of, down to a microsecond."""
+    """Return the clock's step: the largest power of ten, from 1 s to 1 µs, of which all instants are multiples."""
     for digits in range(6):
         if all(abs(at * 10**digits - round(at * 10**digits)) < 0.05 for at in instants):
             return float(10.0**-digits)
@@ -158,7 +158,7 @@ def _skew(dated: Sequence[TimedAnswer], traits: Traits) -> Finding:
 
 
 def of_pace(took: Mapping[str, Sequence[float]], traits: Traits, ttl: float | None) -> Iterator[Finding]:
-    """Yield how long requests took (seconds, by command), and which ttl has room for them."""
+    """Yield how long requests took (seconds, by command), and the recommended ttl."""
     for command, values in took.items():
         if not values:
             continue
@@ -180,17 +180,17 @@ def of_pace(took: Mapping[str, Sequence[float]], traits: Traits, ttl: float | No
 
 
 def recommended_ttl(took: Sequence[float], traits: Traits) -> float:
-    """Return the least ttl (seconds) that is wise with requests that took so long."""
+    """Return the shortest recommended ttl, in seconds, for these request durations."""
     return max(traits.ttl_recommended, math.ceil(REQUESTS_IN_A_TTL * percentile(took, 0.99)))
 
 
 def in_short(seconds: float) -> str:
-    """Say a short duration to three figures: "12.3 ms", "1.2 s"."""
+    """Format a short duration to three significant digits: "12.3 ms", "1.2 s"."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
 
 
 def _ahead(timed: Sequence[TimedAnswer], step: float) -> tuple[float, dict[str, float]]:
-    """Bound how far this machine's wall clock is ahead of the store's, by the answers that tell most."""
+    """Return an estimate of how far this machine's wall clock is ahead of the store's, and its bounds."""
     ahead = [
         (one.wall_sent_at - one.seen.store_now - step, one.wall_received_at - one.seen.store_now)
         for one in timed

@@ -1,6 +1,6 @@
-"""What an answer shows of a promise: whether a refusal was one, whether a race had one winner.
+"""Checks of replies: whether a refusal had no effect, and whether a race had exactly one winner.
 
-Must not know which promise is on trial.
+Must not know which guarantee is tested.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ CARRIED_OUT: Final = "a request that had to be refused was carried out"
 
 
 def created(prober: Prober, name: Name, fields: Mapping[str, str] | None = None) -> Snapshot:
-    """Create a record and give it as it stands."""
+    """Create a record and return it as read back."""
     prober.settled(Create(name, {"n": "1"} if fields is None else fields))
     return prober.standing(name)
 
 
 def refusal(prober: Prober, command: Command[Any], before: Snapshot | Absent) -> str:
-    """Ask for what must be refused; say what happened instead, "" if it was refused and nothing changed."""
+    """Send a command that must be refused; return what happened instead, "" if it was refused without effect."""
     name: Name = command.name  # type: ignore[attr-defined]  # every command that is to be refused names a record
     answer: object = None
     for pause in (0.0, *PAUSES):
@@ -37,7 +37,7 @@ def refusal(prober: Prober, command: Command[Any], before: Snapshot | Absent) ->
         if isinstance(answer, Conflict):
             return ""
         if not isinstance(answer, StoreError):
-            # some stores cannot say that a record is gone; this one said that it did what it must not do
+            # the Read fails in stores that cannot report a missing record; then this reply shows the effect
             return CARRIED_OUT if after is None else f"the answer was {kind(answer)}"
     return f"nothing was changed, but the answer was {kind(answer)}"
 
@@ -47,9 +47,9 @@ def _state(seen: Snapshot | Absent) -> object:
 
 
 def one_winner(prober: Prober, once: Callable[[float], tuple[Name, list[Any]]]) -> str:
-    """Run a race until its outcome is clear; say how it broke the promise, "" if exactly one won.
+    """Run a race until its outcome is clear; return how it broke the guarantee, "" if exactly one won.
 
-    once(pause) runs it on a record of its own, which was left alone for `pause` seconds.
+    once(pause) runs it on a separate record, which was not changed for `pause` seconds.
     """
     unclear: list[object] = []
     for pause in (0.0, *PAUSES):
@@ -69,10 +69,10 @@ def one_winner(prober: Prober, once: Callable[[float], tuple[Name, list[Any]]]) 
 
 
 def kind(answer: object) -> str:
-    """Name an answer: what it is, or what the store said."""
+    """Return a description of a reply: the error's message, or the type."""
     return str(answer) if isinstance(answer, StoreError) else type(answer).__name__
 
 
 def other(value: str) -> str:
-    """Return an incarnation or a revision that is not this one and looks like it."""
+    """Return a different incarnation or revision of the same format."""
     return str(int(value) + 1) if value.isdigit() else value + "0"

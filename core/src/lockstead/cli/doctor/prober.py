@@ -1,6 +1,6 @@
-"""How a store is asked without harm: under names that nobody knows, with patience, and cleaned up afterwards.
+"""Test requests to a store, sent safely: under unused names, with retries, and with clean-up afterwards.
 
-Must not know what is asked, nor what an answer is worth.
+Must not know the meaning of the requests, nor how replies are judged.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 KEY: Final = "lockstead-doctor"
-"""The reserved key below which all scratch records stand: a listing of locks does not show them."""
+"""The reserved key of all scratch records; a listing of locks does not show them."""
 
 PAUSES: Final = (1.1, 2.2)
-"""Seconds before a command without a clear answer is asked again: longer than a store's second between two changes."""
+"""Seconds before a command without a clear reply is repeated; longer than the second that some stores need between
+two changes."""
 
 ABANDONED_AFTER: Final = 3600.0
-"""Seconds after which a scratch record is nobody's any more: its command was killed."""
+"""Seconds after which a scratch record counts as abandoned by a killed command."""
 
 CREW: Final = 8
 """Threads that clean up."""
 
 CLEANING_REQUEST: Final = 5.0
 CLEANING_LIMIT: Final = 15.0
-"""Seconds for a request of the cleaning up, and for each of its steps."""
+"""Seconds for one request of the clean-up, and for each of its steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedAnswer:
-    """One answer that shows a record. sent_at and received_at are of the boot clock, wall_… of the wall clock."""
+    """A reply with a record. sent_at and received_at are on the boot clock, wall_… on the wall clock."""
 
     command: str
     seen: Snapshot
@@ -54,10 +55,10 @@ class TimedAnswer:
 
 
 class Prober:
-    """Asks one store under scratch names. What it saw stays in `answers`.
+    """A client that sends commands to one store under scratch names, and records the replies in `answers`.
 
-    limit is the seconds of one request, ends_at an instant of the boot clock after which nothing is asked any more but
-    for cleaning up.
+    limit is the seconds for one request; ends_at is the instant of the boot clock after which only clean-up requests
+    are sent.
     """
 
     def __init__(self, store: Store, limit: float, ends_at: float) -> None:
@@ -74,30 +75,30 @@ class Prober:
     # --- names ---------------------------------------------------------------------------------------------------
 
     def scratch(self, part: str) -> Name:
-        """Return the name of a record that nobody else knows; what is left under it is removed by `clean`."""
+        """Return a name that no other client uses; `clean` removes a record left under it."""
         name = Name(KEY, Space.MEMBER, f"{self._nonce}/{part}")
         self._names[name] = None
         return name
 
     def lent(self, part: str) -> Name:
-        """Return such a name for a check that asks the store directly. It counts as one where a record may be left."""
+        """Return a scratch name for a check that uses the store directly; a record may be left under it."""
         name = self.scratch(part)
         self._maybe[name] = name
         return name
 
     def fresh(self) -> Name:
-        """Return a name that was not given before."""
+        """Return a new scratch name."""
         self._count += 1
         return self.scratch(str(self._count))
 
     def listed(self, part: str) -> tuple[tuple[Name, Snapshot], ...]:
-        """List the records whose scratch part begins so."""
+        """Return the records whose scratch part begins with `part`."""
         return self.clear(List(Space.MEMBER, KEY, f"{self._nonce}/{part}")).entries
 
-    # --- asking --------------------------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------------------------
 
     def once(self, command: Command[A]) -> A | StoreError:
-        """Ask once: the answer, or the error that leaves open whether it was applied. Raises StoreRefused."""
+        """Send a command once; return its result, or the StoreError if there is no clear reply. Raises StoreRefused."""
         if SYSTEM_CLOCK.now() >= self._ends_at:
             raise StoreUnavailable("the diagnosis took too long; the rest was skipped")
         return self._once(command)
@@ -117,7 +118,7 @@ class Prober:
             return error
         except StoreError as error:
             return error
-        except Exception as error:  # noqa: BLE001 - what a store does not know itself, the engine does not know either
+        except Exception as error:  # noqa: BLE001 - an unexpected error is an unknown outcome, as in the engine
             return unknown(error)
         if isinstance(answer, Snapshot):
             received_at, wall_received_at = SYSTEM_CLOCK.now(), SYSTEM_CLOCK.wall()
@@ -126,11 +127,11 @@ class Prober:
         return answer
 
     def clear(self, command: Command[A]) -> A:
-        """Ask what changes nothing, or is to be refused, until there is a clear answer; raises the last error."""
+        """Repeat a command that changes nothing or must be refused until the reply is clear; raises the last error."""
         return self._until_clear(command, lambda: None)
 
     def settled(self, command: Command[A]) -> A:
-        """Ask for a change until it is known to be made: after an unknown outcome the record is read first."""
+        """Repeat a change until it is known to be made; after an unknown outcome, the record is read first."""
         return self._until_clear(command, partial(_made, self._once, command))
 
     def _until_clear(self, command: Command[A], look: Callable[[], Any]) -> A:
@@ -148,18 +149,18 @@ class Prober:
         return last
 
     def standing(self, name: Name) -> Snapshot:
-        """Return a record that must stand there; OutcomeUnknown if it does not."""
+        """Return a record that must exist; raise OutcomeUnknown if it does not."""
         seen = self.clear(Read(name))
         if not isinstance(seen, Snapshot):
             raise OutcomeUnknown("a record that was just written is not there")
         return seen
 
     def race(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        """Ask all at the same instant; give the answers, or the errors in their places, in order."""
+        """Send all commands at the same instant; return the results or errors, in order."""
         begun = threading.Barrier(len(commands))
 
         def asked(command: Command[Any]) -> object:
-            with suppress(threading.BrokenBarrierError):  # on a machine so busy that not all have begun yet
+            with suppress(threading.BrokenBarrierError):  # the machine is so busy that not all threads have started
                 begun.wait(self.limit)
             try:
                 return self.once(command)
@@ -174,7 +175,7 @@ class Prober:
         def run(number: int, job: Callable[[], T]) -> None:
             done[number] = job()
 
-        # daemons: a store that hangs must not keep the command from ending
+        # daemon threads: a store that hangs must not keep the process from exiting
         racers = [threading.Thread(target=run, args=pair, daemon=True) for pair in enumerate(jobs)]
         self._racers += racers
         for racer in racers:
@@ -183,16 +184,16 @@ class Prober:
         silent = StoreUnavailable(f"no answer within {limit:.3g} s")
         return [done.get(number, silent) for number in range(len(jobs))]
 
-    # --- cleaning up ---------------------------------------------------------------------------------------------
+    # --- clean-up ------------------------------------------------------------------------------------------------
 
     def clean(self) -> list[Name]:
-        """Remove every scratch record of this command, and of others long dead; give the names that may be left.
+        """Remove all scratch records of this run and abandoned ones of older runs; return the names that may be left.
 
-        A store that is silent is given up at once: who pressed Ctrl-C because of it must not wait for it again.
+        A silent store is given up at once: a user who pressed Ctrl-C because of it must not wait for it again.
         """
         if not self._names:
             return []
-        # a request of a race that was interrupted may still create something
+        # a request of an interrupted race may still create something
         _join(self._racers, self.limit + 1.0)
         self.limit = min(self.limit, CLEANING_REQUEST)
         found = self._left()
@@ -205,7 +206,7 @@ class Prober:
         return [name for name in self._names if name in maybe]
 
     def _left(self) -> dict[Name, Snapshot] | None:
-        """Find what stands, by a listing and by looking: a listing may be what is wrong. None: there is no answer."""
+        """Return the scratch records left, by listing and reading, as a listing may be wrong; None without a reply."""
         listing = self._quietly(List(Space.MEMBER, KEY, ""))
         entries = () if isinstance(listing, StoreError) else listing.entries
         if isinstance(listing, StoreError):
@@ -250,7 +251,7 @@ class Prober:
 
 
 def _made(ask: Callable[[Command[Any]], Any], command: Command[Any]) -> Snapshot | Removed | None:
-    """Tell by a look whether a change without a clear answer was made; None if not, or not known."""
+    """Read back whether a change without a clear reply was made; return its result, or None if not or unknown."""
     if not isinstance(command, Create | Extend | Replace | Remove):
         return None
     seen = ask(Read(command.name))

@@ -1,7 +1,7 @@
-"""Whether a store keeps the promises a lock rests on, by asking it what a lock would ask, and worse.
+"""Tests of the guarantees that a lock depends on, by requests like those of a lock, and by invalid ones.
 
-The requests are those of the store's own commands, so nothing can pass here that the engine would send otherwise. Each
-refusal is judged by its effect too: an answer that nobody can read may have done its work. Must not know any store.
+The requests use the store's own commands, so they are the same as the engine would send. Each refusal is also judged by
+its effect, because a request with an unclear reply may have been carried out. Must not know any store.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from lockstead.values import Name
 
 RACERS: Final = 16
 ODD: Final = ("é ?#%&+'\"/x", "A", "a", "\u00c4", "A\u0308", " a", "a ")
-"""Parts that need escaping, and such as differ in case, composition or blanks alone."""
+"""Parts that need escaping, or differ only in case, Unicode composition or spaces."""
 
 FAILED_MAX: Final = 2
-"""Trials in a row that end without an answer; a store that is as silent as that is not asked any further."""
+"""Number of consecutive trials without a reply after which the store is not tested further."""
 
 REMEDY: Final = "locks are not safe here: use a store with this guarantee"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a promise is kept; broken says how it is not, "" if it is."""
+    """The result for one guarantee; broken says how it is violated, "" if it holds."""
 
     promise: Guarantee
     broken: str = ""
@@ -51,7 +51,7 @@ Trial: TypeAlias = Callable[[Prober], Iterator[Verdict]]
 
 
 def tried(prober: Prober, behind: Mapping[Guarantee, str]) -> Iterator[Finding]:
-    """Put every promise to the test, one finding each. A promise that could not be tested is a failure."""
+    """Test every guarantee and yield one finding each. A guarantee that could not be tested is a failure."""
     failed = 0
     for promises, trial in TRIALS:
         told: set[Guarantee] = set()
@@ -87,7 +87,7 @@ def _rest(error: StoreError) -> Finding:
 
 
 def shows(seen: Snapshot, fields: Mapping[str, str]) -> bool:
-    """Return whether a record has the fields that were written. A server may add fields of its own."""
+    """Return whether a record has the fields that were written. A server may add other fields."""
     return fields.items() <= seen.fields.items()
 
 
@@ -145,10 +145,10 @@ def _extends(prober: Prober) -> Iterator[Verdict]:
 
 
 def _answers(prober: Prober, extend: Extend) -> str:
-    """Extend until it is answered by a record; say what is wrong with the answers, "" if nothing is."""
+    """Extend until the reply is a record; return what is wrong with the replies, "" if nothing."""
     answer: object = None
     for pause in (0.0, *PAUSES):
-        # some stores refuse a change that comes too soon after another one
+        # some stores refuse a change too soon after another one
         time.sleep(pause)
         extended = prober.once(extend)
         if isinstance(extended, Snapshot):
@@ -221,7 +221,7 @@ def _removes(prober: Prober) -> Iterator[Verdict]:
 
 
 def _absence(prober: Prober, like: Snapshot) -> str:
-    """Ask for a record that never was; say which answer does not tell that, "" if all do."""
+    """Send commands for a record that never existed; return the first wrong reply, "" if all are Absent."""
     name = prober.fresh()
     commands: tuple[Command[Any], ...] = (
         Read(name),
@@ -236,7 +236,7 @@ def _absence(prober: Prober, like: Snapshot) -> str:
 
 
 def _again(prober: Prober, name: Name, now: Snapshot) -> tuple[Name, Snapshot]:
-    """Return the record as it stands, or another one if it was deleted against its expectation."""
+    """Return the current record, or a new one if it was wrongly deleted."""
     seen = prober.once(Read(name))
     if isinstance(seen, Snapshot):
         return name, seen
@@ -259,7 +259,7 @@ def _re_creates(prober: Prober) -> Iterator[Verdict]:
         (Guarantee.STALE_EXTEND, Extend(name, {"n": "late"}, old.incarnation, old.revision)),
         (Guarantee.STALE_REPLACE, Replace(name, {"n": "late"}, old.incarnation, old.revision)),
         (Guarantee.STALE_REMOVE, Remove(name, old.incarnation)),
-        # many stores count revisions from 1 in every incarnation: the revision alone would let this one through
+        # many stores count revisions from 1 in every incarnation, so the revision alone would match
         (Guarantee.STALE_REMOVE, Remove(name, old.incarnation, old.revision)),
     )
     broken: dict[Guarantee, str] = {}
@@ -310,5 +310,5 @@ TRIALS: Final[tuple[tuple[tuple[Guarantee, ...], Trial], ...]] = (
     ),
     ((Guarantee.LIST,), _lists),
 )
-"""What is tried, in order, and which promises each trial must tell of. Those that depend on the store's kind
-(times, tokens) are told where they apply."""
+"""The trials in order, each with the guarantees that it must report. Guarantees that depend on the store's traits
+(times, tokens) are reported only where they apply."""

@@ -1,4 +1,4 @@
-"""How findings are shown: a line each for people, one object for scripts."""
+"""Output of findings: one line each for people, one JSON object for scripts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COLOURS: Final = {
 
 
 def line(finding: Finding, *, colour: bool) -> str:
-    """Return the one line of a finding, its severity in colour for eyes."""
+    """Return a finding as one line; colour: with its severity in colour."""
     severity = f"{finding.severity.value:<8}"
     if colour:
         severity = click.style(severity, fg=_COLOURS[finding.severity])
@@ -28,7 +28,7 @@ def line(finding: Finding, *, colour: bool) -> str:
 
 
 def summary(findings: Sequence[Finding], guarantee: str) -> str:
-    """Return the last line: whether locks work here, and which guarantee they have."""
+    """Return the last line: whether locks work here, and the guarantee."""
     counts = {severity: sum(one.severity is severity for one in findings) for severity in Severity}
     told = [
         f"{count} {severity.value}{'' if count == 1 else 's'}"
@@ -42,12 +42,12 @@ def summary(findings: Sequence[Finding], guarantee: str) -> str:
 
 
 def is_usable(findings: Sequence[Finding]) -> bool:
-    """Return whether locks work: no failure was found."""
+    """Return whether locks work, that is, no failure was found."""
     return all(finding.severity is not Severity.FAILURE for finding in findings)
 
 
 def document(store: str, guarantee: str, findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return everything for scripts. store is its URL as it may be printed."""
+    """Return the JSON document. store is the printable URL."""
     return {
         "store": store,
         "is_usable": is_usable(findings),
