@@ -1,8 +1,9 @@
-"""A block that tracks the processes which its code starts, and can end them: SIGTERM, then SIGKILL, until none is left.
+"""A `with` block that tracks the processes started by its code, and can end them: SIGTERM, then SIGKILL until none is
+left.
 
-They are found by their parents (this process adopts orphans) and by their tag. Processes that were started before the
-block are left alone. If this process is killed, the reaper ends them by the tag. Not suitable for a server that starts
-processes for others all the time.
+The processes are found by their parents (this process adopts orphans) and by their tag. Processes that were started
+before the block are left alone. If this process is killed, the reaper ends them by the tag. Not suitable for a server
+that continuously starts processes for others.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _ENVIRONMENT: Final = threading.Lock()
 
 
 class _Subreaper:
-    """Makes this process adopt orphans while any task runs; restores the previous setting afterwards."""
+    """The subreaper setting of this process: it adopts orphans while any task runs; restored afterwards."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -112,7 +113,7 @@ class ChildProcesses:
     def _below(self) -> list[Process]:
         """Return the processes below this one that were started within the block, as of one scan."""
         own, seen = os.getpid(), all_processes()
-        # an earlier start time shows most of the older processes; the set is for those of the same tick
+        # most older processes have an earlier start time; `_before` has those of the same tick
         before = self._before | {identity(one) for one in seen if one.start < self._began}
         found = below(own, seen, before)
         if self._children is None:
@@ -120,9 +121,9 @@ class ChildProcesses:
         return found
 
     def _reap(self) -> None:
-        """Reap adopted children, for which nobody else waits.
+        """Reap adopted children, for which no other code waits.
 
-        Children that existed when the ending began are waited for by the code that started them.
+        The direct children at the first scan are waited for by the code that started them.
         """
         for one in self._below():
             if one.parent == os.getpid() and not one.is_alive and identity(one) not in (self._children or ()):

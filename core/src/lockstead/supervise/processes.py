@@ -46,7 +46,7 @@ def adopts_orphans() -> bool:
 
 
 def children() -> list[int]:
-    """Return the pids of this process's children (of its main thread), zombies too; much cheaper than a full scan."""
+    """Return the pids of the children of this process's main thread, zombies too; much cheaper than a full scan."""
     own = os.getpid()
     try:
         with open(f"/proc/{own}/task/{own}/children", "rb") as file:  # noqa: PTH123
@@ -56,9 +56,9 @@ def children() -> list[int]:
 
 
 def born_below(root: int) -> set[tuple[int, int]]:
-    """Return (pid, start) of the processes below root from the kernel's child lists, ten times faster than a scan.
+    """Return (pid, start) of root's descendants from the kernel's child lists; ten times faster than a scan.
 
-    Scans where the kernel keeps no such lists. A process that ends meanwhile may hide its children.
+    Scans if the kernel has no such lists. A process that ends meanwhile may hide its children.
     """
     if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):  # noqa: PTH110
         return {(one.pid, one.start) for one in below(root, all_processes())}
@@ -85,7 +85,7 @@ def _children_of(pid: int) -> list[int]:
 
 
 def ticks() -> int:
-    """Return the time since boot in the ticks of `Process.start`; 0 where the system does not count them."""
+    """Return the time since boot in the ticks of `Process.start`; 0 except on Linux."""
     if not sys.platform.startswith("linux"):
         return 0
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK") // 1_000_000_000
@@ -163,7 +163,7 @@ def send_all(root: int, group: int, number: int, beside: int = 0, *, leads: bool
 
 
 def send_to(one: Process, number: int) -> None:
-    """Signal a process, unless its pid was reused since."""
+    """Signal a process, unless its pid has been reused."""
     try:
         descriptor = os.pidfd_open(one.pid) if sys.platform == "linux" else -1
     except ProcessLookupError:
@@ -184,7 +184,7 @@ def send_to(one: Process, number: int) -> None:
 
 
 def send(by: Callable[[int, int], None], target: int, number: int) -> None:
-    """Send a signal by os.kill or os.killpg; processes that are gone, or another user's, are skipped."""
+    """Send a signal by os.kill or os.killpg; skip processes that are gone or belong to another user."""
     with suppress(ProcessLookupError, PermissionError):
         by(target, number)
 
@@ -192,7 +192,7 @@ def send(by: Callable[[int, int], None], target: int, number: int) -> None:
 def waits_for_a_stopped_child(pid: int) -> bool:
     """Return whether ^Z hit a process within vfork: it waits for a child that was stopped before its exec.
 
-    Such a process cannot be stopped itself, so its parent is not notified and both hang. False where there is no /proc.
+    Such a process cannot be stopped itself, so its parent is not notified and both hang. Returns False without /proc.
     """
     try:
         with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123

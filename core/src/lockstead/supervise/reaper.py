@@ -21,7 +21,7 @@ else:
     from tags import end_all, tagged
 
 GRACE = 1.0
-"""Seconds from SIGTERM to SIGKILL. Nobody renews the lease meanwhile."""
+"""Seconds from SIGTERM to SIGKILL. The lease is not renewed meanwhile."""
 
 END_WITHIN = 60.0
 """Seconds for which remaining processes are killed repeatedly."""
@@ -123,7 +123,7 @@ def main(worker: int, start: int, *, replaces: bool = False) -> None:
     os.chdir("/")
     tasks = RunningTasks(0)
     if replaces:
-        # not before the running tasks are known, which the worker sends at once
+        # wait until the running tasks are known; the worker sends them at once
         while not tasks.running and tasks.receive() and _lives(worker, start):
             select.select([0], [], [], LOOK_EVERY)
         end_other_reapers(worker, start)

@@ -18,7 +18,7 @@ from lockstead.supervise import reaper
 from lockstead.supervise.processes import HAS_PROC, stat_of
 
 START_WITHIN: Final = 10.0
-"""Seconds; generous enough for a slow machine."""
+"""Seconds that starting the reaper may take; generous for a slow machine."""
 
 
 class Reaper:
@@ -34,14 +34,14 @@ class Reaper:
         os.register_at_fork(after_in_child=self._after_fork)
 
     def begin(self, tag: str) -> None:
-        """Report that a task runs: if this process is killed from now on, what the task started is ended."""
+        """Report that a task runs: if this process is killed from now on, the reaper ends the task's processes."""
         with self._lock:
             self._running.add(tag)
             if HAS_PROC and (self._channel < 0 or not self._say(f"+{tag}\n")):
                 self._start()
 
     def end(self, tag: str) -> None:
-        """Report that a task has ended, and that its remaining processes may live on."""
+        """Report that a task has ended; its remaining processes are left running."""
         with self._lock:
             self._running.discard(tag)
             if self._channel >= 0:
@@ -49,7 +49,7 @@ class Reaper:
 
     def _say(self, line: str) -> bool:
         try:
-            # a task that closes all open files may have closed the pipe, and its descriptor may be reused by now
+            # a task that closes all open files may have closed the pipe, and its descriptor may have been reused
             if _names(self._channel) != self._file:
                 self._channel = -1
                 return False

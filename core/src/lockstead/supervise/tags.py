@@ -1,8 +1,9 @@
 """Finding and ending the processes that supervised task code started, by a tag that they inherit.
 
 A program that the task executes inherits an environment variable with the tags of all tasks around it; a process that
-it only forks inherits an empty open file with the tag in its name. Both outlive the parent process. A process that
-clears its environment and closes inherited files is found by its parent only, and not at all once the worker is gone.
+the task only forks inherits an empty open file with the tag in its name. Both outlive the parent process. A process
+that clears its environment and closes inherited files is found only by its parent, and not at all once the worker is
+gone.
 Imports only its neighbour from lockstead: the reaper reads this file in a bare interpreter.
 """
 
@@ -41,7 +42,7 @@ def new_tag() -> str:
 
 
 def file_of(tag: str) -> int:
-    """Open the file that tags forked processes by its name; -1 where the system has no such files."""
+    """Open the file that tags forked processes by its name; -1 if the system has no such files."""
     if not hasattr(os, "memfd_create"):
         return -1
     try:
@@ -92,9 +93,9 @@ def tags_of(pid: int) -> list[str] | None:
 
 
 def has_no_environment(pid: int) -> bool:
-    """Whether a process that shows no environment has none: its memory is gone, or it was started with an empty one.
+    """Return whether a process that shows no environment has none: its memory is gone, or it was started with none.
 
-    During an exec it has memory: the kernel writes the environment first and then sets where the program begins.
+    During an exec it has memory: the kernel writes the environment first and then sets the start of the program.
     """
     fields = stat_of(pid)
     if len(fields) < 49 or fields[20] == b"0":
@@ -132,7 +133,7 @@ def _program(pid: int) -> str:
 
 
 def is_exempt(pid: int) -> bool:
-    """Return whether a process only serves others, ends with the last of them, and has to clean up after them.
+    """Return whether a process only serves others, ends with the last of them, and must clean up after them.
 
     These are the reaper, and multiprocessing's resource tracker, which removes the semaphores of dead processes.
     """

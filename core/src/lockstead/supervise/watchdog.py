@@ -41,9 +41,9 @@ else:
 SLEEP_MAX = 0.5
 """Seconds. A poll's timer does not run in suspend, but the lease expires, so no poll is longer."""
 LINGER = 0.2
-"""Seconds for processes left behind by the command to end by themselves, before they are stopped."""
+"""Seconds that processes left behind by the command have to exit on their own, before they are stopped."""
 PASS_EVERY = 0.02
-"""Seconds between two rounds of SIGKILL: a process that starts between a scan and its signals meets the next round."""
+"""Seconds between two rounds of SIGKILL. A process that starts between a scan and its signals is in the next round."""
 QUICK_PASSES = 500
 STUCK_AFTER = 3.0
 """Seconds after the first SIGKILL until surviving processes are reported."""
@@ -58,7 +58,10 @@ NEVER = float("inf")
 
 
 class Watchdog:
-    """Starts one command and ends all processes below itself in time. channel is the socket to `lockstead run`."""
+    """The watchdog of one command: starts it, and ends all processes below itself in time.
+
+    channel is the socket to `lockstead run`.
+    """
 
     def __init__(self, channel: int, path: str, arguments: list[str]) -> None:
         self.channel = channel
@@ -142,7 +145,7 @@ class Watchdog:
         """Send a message to `run`, if it is still there."""
         if self.orphaned:
             return
-        with suppress(OSError):  # closed, or full because `run` is stopped: it finds out by itself
+        with suppress(OSError):  # closed, or full because `run` is stopped: then `run` notices on its own
             os.write(self.channel, packed(*fields))
 
     def receive(self) -> None:
@@ -173,7 +176,7 @@ class Watchdog:
     # --- the command -------------------------------------------------------------------------------------------------
 
     def start(self, deadline: float, grace: float, reserve: float, *, terminal: bool, exports: list[str]) -> None:
-        """Start the command in a process group of its own. exports: names and values, an empty value unsets."""
+        """Start the command in its own process group. exports: names and values; an empty value unsets."""
         self.deadline, self.grace, self.reserve = deadline, grace, reserve
         if now() >= self.due_at():
             self.report("late")
@@ -261,10 +264,10 @@ class Watchdog:
             self.hangs_since = NEVER
             self.report("paused", int(signal.SIGTSTP))
 
-    # --- the stopping ------------------------------------------------------------------------------------------------
+    # --- stopping ----------------------------------------------------------------------------------------------------
 
     def act(self, at: float) -> None:
-        """Do what is due at this instant."""
+        """Carry out the actions that are due at this instant."""
         if self.stopping_at == NEVER:
             if at >= self.due_at():
                 self.stop("due")
@@ -303,7 +306,7 @@ class Watchdog:
             return
         self.stopping_at = now()
         self.report("stopping", why)
-        # after a pause of this process it may be too late for a grace: then processes stopped with it stay stopped
+        # after a pause of this process there may be no time for a grace; then processes stopped with it stay stopped
         if self.stopping_at < kill_time(self.stopping_at, self.deadline, self.grace, self.reserve):
             self.send_all(signal.SIGTERM)
             # a stopped process handles SIGTERM only when it is continued
@@ -312,12 +315,12 @@ class Watchdog:
             _complain(f"lockstead: {why}; stopping its command, the lock is left to expire\n")
 
     def send_all(self, number: int) -> None:
-        """Signal everything below."""
+        """Signal all processes below this one."""
         send_all(os.getpid(), self.pid, number, leads=self.ended_at == NEVER)
 
 
 def _complain(line: str) -> None:
-    # a blocked terminal, or a pipe that nobody reads, must not block the watchdog
+    # a blocked terminal, or a pipe without a reader, must not block the watchdog
     writable = select.poll()
     writable.register(2, select.POLLOUT)
     with suppress(OSError):
