@@ -1,1 +1,1 @@
-"""Tools for testing what uses locks; shipped, and never imported by the library itself."""
+"""Tools for testing stores and code that uses locks; shipped, but never imported by the library itself."""

@@ -1,16 +1,16 @@
-"""What a store has to promise. Who brings a store subclasses this; what passes here can carry locks.
+"""The conformance suite of stores. Authors of a store subclass it; a store that passes can hold locks.
 
     class TestMyStore(StoreConformance):
         @pytest.fixture
         def store(self): ...        # an empty store, closed after the test
 
         @pytest.fixture
-        def twin(self, store): ...  # the same place, opened once more
+        def twin(self, store): ...  # a second store object on the same data
 
-A store that has `aperform` also subclasses `AwaitingConformance`, one that has `subscribe` `WaitingConformance`, one
-that has `enqueue` `QueueConformance`, one that has `perform_many` `BatchConformance`. One whose place can be written to
-past it subclasses `HostileConformance` too, with a fixture `spoil` that does so.
-H-numbers are hazards of the lock protocol that rest on the store. Must not know any store.
+The tests of a store with `aperform` also subclass `AwaitingConformance`; with `subscribe`, `WaitingConformance`; with
+`enqueue`, `QueueConformance`; with `perform_many`, `BatchConformance`. If other programs can write to the data, they
+also subclass `HostileConformance`, with a fixture `spoil` that does so.
+H-numbers are hazards of the lock protocol that the store must prevent. Must not know any store.
 """
 
 from lockstead.testing.conformance.awaiting import AwaitingConformance

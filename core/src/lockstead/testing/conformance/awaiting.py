@@ -1,4 +1,4 @@
-"""Checks that `aperform` of an awaiting store keeps the promises of `perform`."""
+"""Checks that `aperform` of an asynchronous store meets the contract of `perform`."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ APT = Name("apt")
 
 
 class AwaitingConformance(StoreConformance):
-    """The same contract by `aperform`, for stores that have it. Override the fixtures `store` and `twin`."""
+    """The same contract for `aperform`, for stores that have it. Override the fixtures `store` and `twin`."""
 
     @pytest.fixture
     def runner(self) -> Iterator[asyncio.Runner]:
-        """Return the event loop of this test."""
+        """Return the runner of this test's event loop."""
         with asyncio.Runner() as runner:
             yield runner
 
     @pytest.fixture
     def ask(self, store: Store, runner: asyncio.Runner) -> Ask:
-        """Ask by `aperform`."""
+        """Return a function that carries out a command by `aperform`."""
 
         def asks(command: Command[A]) -> A:
             return cast(A, runner.run(is_a(AsyncStore, store).aperform(command, self.limit)))  # type: ignore[type-abstract]
@@ -40,7 +40,7 @@ class AwaitingConformance(StoreConformance):
 
     @pytest.fixture
     def at_once(self, store: Store, runner: asyncio.Runner) -> AskAtOnce:
-        """Ask by `aperform`, all in one event loop."""
+        """Return a function that carries out commands concurrently by `aperform`, in one event loop."""
         awaits = is_a(AsyncStore, store)  # type: ignore[type-abstract]
 
         async def asked(command: Command[Any]) -> object:

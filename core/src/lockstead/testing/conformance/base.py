@@ -1,6 +1,6 @@
-"""How the conformance suite asks a store: one command after the other, or many at the same instant.
+"""Basics of the conformance suite: sending commands to a store, one after the other or many at the same instant.
 
-Must not know what is promised: that is what the other files of this package are for.
+Must not know the contract, which is in the other modules of this package.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ T = TypeVar("T")
 
 
 class Ask(Protocol):
-    """Carries out one command on the store under test, and raises what the store raises."""
+    """A function that carries out one command on the store under test; raises the store's errors."""
 
     def __call__(self, command: Command[A]) -> A:
-        """Return the answer."""
+        """Return the result."""
         ...
 
 
 class AskAtOnce(Protocol):
-    """Carries out commands at the same instant, and gives answers and errors of the store in the order asked."""
+    """A function that carries out commands at the same instant; returns results and errors in their order."""
 
     def __call__(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        """Return the answers; in the place of one, the StoreError that was raised."""
+        """Return, for each command, its result or the StoreError that was raised."""
         ...
 
 
 class Suite:
-    """What every part of the suite stands on. Override `store` and `twin`.
+    """The base class of every part of the suite. Override `store` and `twin`.
 
-    limit is the seconds that one command may take; racers is how many ask at the same instant.
+    limit is the seconds that one command may take; racers is the number of commands at the same instant.
     """
 
     limit: ClassVar[float] = 20.0
@@ -53,22 +53,22 @@ class Suite:
 
     @pytest.fixture
     def twin(self, store: Store) -> Iterator[Store]:
-        """Return a second store on the same place as `store`, opened by itself, and close it after the test."""
+        """Return a second, independently opened store on the same data as `store`, and close it after the test."""
         raise NotImplementedError("a conformance class has a fixture `twin` that opens the place of `store` again")
 
     @pytest.fixture
     def ask(self, store: Store) -> Ask:
-        """Ask by `perform`."""
+        """Return a function that carries out a command by `perform`."""
         return asking(store, self.limit)
 
     @pytest.fixture
     def at_once(self, store: Store) -> AskAtOnce:
-        """Ask by `perform`, from a thread for each command."""
+        """Return a function that carries out commands by `perform`, each in its own thread."""
         return asking_at_once(store, self.limit)
 
 
 def asking(store: Store, limit: float) -> Ask:
-    """Ask by `perform`, within `limit` seconds."""
+    """Return a function that carries out a command by `perform`, within `limit` seconds."""
 
     def asks(command: Command[A]) -> A:
         return store.perform(command, limit)
@@ -77,7 +77,7 @@ def asking(store: Store, limit: float) -> Ask:
 
 
 def asking_at_once(store: Store, limit: float) -> AskAtOnce:
-    """Ask by `perform`, from a thread for each command, all let go together."""
+    """Return a function that carries out commands by `perform`, each in its own thread, started together."""
 
     def asks(commands: Sequence[Command[Any]]) -> list[Any]:
         begun = threading.Barrier(len(commands))
@@ -95,7 +95,7 @@ def asking_at_once(store: Store, limit: float) -> AskAtOnce:
 
 
 def in_threads(jobs: Sequence[Callable[[], T]]) -> list[T]:
-    """Run each job in a thread of its own and give what they returned, in order; raises what the first one raised."""
+    """Run each job in its own thread and return the results in order; raises the first error."""
     done: dict[int, T] = {}
     failed: list[BaseException] = []
 
@@ -118,30 +118,30 @@ def in_threads(jobs: Sequence[Callable[[], T]]) -> list[T]:
 
 
 def require(promise: bool, otherwise: str) -> None:
-    """Fail with a line that says what the store did. Unlike `assert`, it is there under -O and needs no rewriting."""
+    """Raise AssertionError with a message if promise is false. Unlike `assert`, it works with -O and unrewritten."""
     if not promise:
         raise AssertionError(otherwise)
 
 
 def shows(answer: object) -> Snapshot:
-    """Return an answer that must be a record."""
+    """Return a result that must be a Snapshot."""
     return is_a(Snapshot, answer)
 
 
 def is_a(kind: type[T], answer: object) -> T:
-    """Return an answer that must be of this kind."""
+    """Return a result that must be of this type."""
     if not isinstance(answer, kind):
         raise AssertionError(f"expected {kind}, the store answered {answer!r}")  # noqa: TRY004 - the store failed, not the caller
     return answer
 
 
 def created(ask: Ask, name: Name, fields: dict[str, str] | None = None) -> Snapshot:
-    """Create a record that must be absent, and give it."""
+    """Create a record that must be absent, and return it."""
     return shows(ask(Create(name, {"v": "1", "identity": "first"} if fields is None else fields)))
 
 
 def is_stored(ask: Ask, name: Name, expected: Snapshot) -> None:
-    """Require that a record is what an earlier answer showed."""
+    """Require that a record is the same as in an earlier result."""
     seen = shows(ask(Read(name)))
     require(
         same_state(seen, expected) and dict(seen.fields) == dict(expected.fields),
@@ -150,12 +150,12 @@ def is_stored(ask: Ask, name: Name, expected: Snapshot) -> None:
 
 
 def same_state(one: Snapshot, other: Snapshot) -> bool:
-    """Return whether two answers show the same incarnation at the same revision."""
+    """Return whether two results show the same incarnation at the same revision."""
     return (one.incarnation, one.revision) == (other.incarnation, other.revision)
 
 
 def listed(ask: Ask, space: Space, key: str | None = None, part_prefix: str = "") -> dict[Name, Snapshot]:
-    """Return a listing by name; a name that comes twice fails."""
+    """Return a listing by name; fail if a name occurs twice."""
     entries = ask(List(space, key, part_prefix)).entries
     names = [name for name, _ in entries]
     require(len(set(names)) == len(names), f"a listing names a record twice: {names}")
@@ -163,5 +163,5 @@ def listed(ask: Ask, space: Space, key: str | None = None, part_prefix: str = ""
 
 
 def touched(ask: Ask, name: Name, fields: dict[str, str] | None = None) -> Snapshot:
-    """Extend whatever incarnation there is."""
+    """Extend the current incarnation, whichever it is."""
     return shows(ask(Extend(name, fields or {}, None)))

@@ -1,4 +1,4 @@
-"""What `perform_many` promises: each command as if it had been asked alone."""
+"""The contract of `perform_many`: each command has the same result as if it were sent alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lockstead.values import Name, Space
 
 
 class BatchConformance(Suite):
-    """What `perform_many` promises, for stores that have it. Override the fixtures `store` and `twin`."""
+    """The contract of `perform_many`, for stores that have it. Override the fixtures `store` and `twin`."""
 
     def test_each_command_of_a_batch_gets_the_answer_it_would_get_alone(self, store: Store, ask: Ask) -> None:
         apt, yum, member = Name("apt"), Name("yum"), Name("apt", Space.MEMBER, "1/a")

@@ -1,4 +1,4 @@
-"""What each command of a store does, asked one after the other."""
+"""The contract of each command, tested one at a time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ APT = Name("apt")
 
 
 class CommandsConformance(Suite):
-    """What each command does, asked one after the other."""
+    """The contract of each command, tested one at a time."""
 
     def test_a_store_says_what_it_is(self, store: Store) -> None:
         traits = store.traits
@@ -156,7 +156,7 @@ class CommandsConformance(Suite):
             return twin.perform(command, self.limit)
 
         incarnations = []
-        # by two handles in turn: what must not come back is not a matter of one handle's memory
+        # alternating between two handles: uniqueness must not depend on the memory of one handle
         for creator, remover in ((ask, by_twin), (by_twin, ask), (by_twin, by_twin), (ask, ask)):
             made = created(creator, APT)
             replaced = shows(remover(Replace(APT, {}, made.incarnation, made.revision)))
@@ -198,5 +198,5 @@ class CommandsConformance(Suite):
 
 
 def _other(incarnation: str) -> str:
-    """Return an incarnation that is not this one and looks like it."""
+    """Return a different incarnation of the same format."""
     return str(int(incarnation) + 1) if incarnation.isdigit() else incarnation + "0"

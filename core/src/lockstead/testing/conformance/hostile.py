@@ -1,4 +1,4 @@
-"""What somebody wrote into the store by hand: never free, hides nothing, and an operator can remove it."""
+"""The contract for records damaged from outside: never free, hide no other record, removable by an operator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lockstead.testing.conformance.base import Ask, Suite, created, is_a, listed
 from lockstead.values import Name, Space
 
 Spoil: TypeAlias = "Callable[[Name, bytes], bool]"
-"""Writes these bytes where the store keeps what it says of a record; False if the server does not take them."""
+"""A function that writes bytes as the stored content of a record; returns False if the server rejects them."""
 
 APT: Final = Name("apt")
 MEMBER: Final = Name("apt", Space.MEMBER, "1/x")
@@ -36,11 +36,11 @@ GARBAGE: Final = (
 
 
 class HostileConformance(Suite):
-    """What is promised of records that no store of ours wrote. Override `spoil` too."""
+    """The contract for records that lockstead did not write. Override `spoil` too."""
 
     @pytest.fixture
     def spoil(self) -> Spoil:
-        """Return a function that damages a record which stands there."""
+        """Return a function that damages an existing record."""
         raise NotImplementedError("a class of this suite has a fixture `spoil` that damages a record")
 
     @pytest.mark.parametrize("name", [APT, MEMBER], ids=["lock", "member"])

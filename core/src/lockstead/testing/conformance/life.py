@@ -1,4 +1,4 @@
-"""What a store has to promise of its time and its tokens, and of being opened, closed and shown."""
+"""The contract of a store's times and tokens, and of opening, closing and printing a store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ APT = Name("apt")
 
 
 class TimeConformance(Suite):
-    """What answers say of the store's time, and of its tokens."""
+    """The store's times in results, and its tokens."""
 
     def test_the_time_of_an_answer_is_what_the_traits_say(self, store: Store, ask: Ask) -> None:
         made = created(ask, APT)
@@ -82,7 +82,7 @@ class TimeConformance(Suite):
 
 
 class LifeConformance(Suite):
-    """Opening and closing, and what is shown of a store."""
+    """Opening, closing and printing a store."""
 
     def test_records_outlive_the_handle_that_wrote_them(self, store: Store, twin: Store) -> None:
         made = shows(twin.perform(Create(APT, {"identity": "detached"}), self.limit))

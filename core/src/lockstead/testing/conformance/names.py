@@ -1,4 +1,4 @@
-"""What a store has to promise of names: every key is a name of its own, and listings tell them all."""
+"""The contract of names: different keys never collide, and listings show all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ODD_KEYS: Final = (
     *("a" * KEY_BYTES_MAX, "a" * (KEY_BYTES_MAX - 1), "é" * (KEY_BYTES_MAX // 2), "/" * KEY_BYTES_MAX),
     *("%" * KEY_BYTES_MAX, " " * KEY_BYTES_MAX, "." * KEY_BYTES_MAX, "😀" * (KEY_BYTES_MAX // 4)),
 )
-"""Keys that some store, some day, would take for one another, for a path, or for something of its own."""
+"""Keys that a store could confuse with each other, with a path, or with its own names."""
 
 RECORDS_LISTED: Final = 60
 

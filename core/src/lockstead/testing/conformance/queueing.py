@@ -1,4 +1,4 @@
-"""What a queue promises: no waiter is overtaken, and no waiter that has left is waited for."""
+"""The contract of a queue: no waiter is overtaken, and a waiter that has left delays no other."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ APT = Name("apt")
 
 
 class QueueConformance(Suite):
-    """What `enqueue` and `leave` promise, for stores that have them. Override the fixtures `store` and `twin`.
+    """The contract of `enqueue` and `leave`, for stores that have them. Override the fixtures `store` and `twin`.
 
-    A store that keeps a queue must also show it (`ShowsQueue`).
+    A store with a queue must also implement `ShowsQueue`.
     """
 
     def test_waiters_are_granted_in_the_order_of_the_queue_and_not_overtaken(
@@ -65,7 +65,7 @@ class QueueConformance(Suite):
                 seen = is_a(ShowsQueue, shown_by).standing(APT, self.limit)  # type: ignore[type-abstract]
                 require([one.who for one in seen] == ["me/first", "me/second"], f"the queue is shown as {seen}")
                 require(not any(one.is_stray for one in seen), "a waiter is shown as a stray entry")
-                # by two clocks, to the second
+                # the times are from two clocks, in whole seconds
                 told = all(one.since is None or abs(one.since - began) < 60 + self.limit for one in seen)
                 require(told, f"the time since when a waiter waits is wrong: {seen}")
         require(_queue(store) == [], "waiters that have left are still shown")
@@ -121,7 +121,7 @@ class QueueConformance(Suite):
     def test_a_renewal_or_replacement_without_a_waiter_passes_the_queue_and_keeps_it(
         self, twin: Store, ask: Ask
     ) -> None:
-        """A holder renews and an operator breaks the lease, whoever waits; the waiter comes after that all the same."""
+        """A waiter blocks neither a renewal by the holder nor a break by an operator, and keeps its place."""
         held = shows(ask(_create("holder")))
         with Place(twin, "first", self.limit):
             renewed = shows(ask(Extend(APT, {"said": "renewed"}, held.incarnation)))
@@ -141,7 +141,7 @@ def _queue(store: Store) -> list[str]:
 
 
 class Place:
-    """A waiter that has a place in the queue, and what it was called with."""
+    """A waiter with a place in the queue, and the calls it has received."""
 
     def __init__(self, store: Store, waiter_id: str, limit: float) -> None:
         self.changed = threading.Event()
@@ -165,15 +165,15 @@ class Place:
         (self.free if is_free else self.changed).set()
 
     def settle(self) -> None:
-        """Return once no call comes any more: the store watches the record."""
+        """Return once there are no more calls, so that the store is watching the record."""
         while self.changed.wait(QUIET):
             self.changed.clear()
 
     def is_free(self) -> bool:
-        """Wait for the call that says that the record is gone and it is this waiter's turn."""
+        """Wait for the call with is_free; return whether it came within the limit."""
         return self.free.wait(self._limit)
 
     def leave(self) -> None:
-        """Give up the place."""
+        """Leave the queue."""
         self.subscription.close()
         self._store.leave(APT, self._waiter_id, self._limit)

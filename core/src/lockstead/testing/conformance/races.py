@@ -1,4 +1,4 @@
-"""What a store has to promise when many ask at the same instant, from threads and from a forked child."""
+"""The contract for concurrent commands, from threads and from a forked child."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from lockstead.values import Name
 
 APT = Name("apt")
 CHILD_LIMIT = 30
-"""Seconds after which a child that hangs is ended by its own alarm."""
+"""Seconds after which a hanging child is killed by its own alarm."""
 
 
 class RacesConformance(Suite):
-    """Many at the same instant."""
+    """Many commands at the same instant."""
 
     def test_h11_of_many_creates_one_wins(self, ask: Ask, at_once: AskAtOnce) -> None:
         for turn in range(3):
@@ -119,7 +119,7 @@ class RacesConformance(Suite):
                 if isinstance(answer, Snapshot):
                     break
             read = counter[0]
-            one(store, Read(Name("elsewhere")), self.limit)  # gives the others a chance to come in between
+            one(store, Read(Name("elsewhere")), self.limit)  # let the other threads interleave
             counter[0] = read + 1
             while isinstance(one(store, Remove(APT, answer.incarnation), self.limit), OutcomeUnknown):
                 pass
@@ -145,7 +145,7 @@ class RacesConformance(Suite):
 
         children = [in_child(partial(child, number)) for number in range(3)]
         for turn in range(20):
-            # the parent goes on meanwhile: a shared connection would mix up the answers
+            # the parent continues meanwhile: a shared connection would mix up the replies
             name = Name(f"parent-{turn}")
             own = shows(store.perform(Create(name, {"n": str(turn)}), self.limit))
             require(shows(store.perform(Read(name), self.limit)).fields["n"] == str(turn), "another one's answer")
@@ -158,7 +158,7 @@ class RacesConformance(Suite):
 
 
 def winner(answers: Sequence[object]) -> Snapshot | None:
-    """Return the one answer that won; None if outcomes are unknown and none is seen to have won."""
+    """Return the one winning result; None if some outcomes are unknown."""
     won = [answer for answer in answers if isinstance(answer, Snapshot)]
     unclear = [answer for answer in answers if isinstance(answer, StoreError)]
     require(len(won) == 1 or (bool(unclear) and not won), f"{len(won)} of {len(answers)} won: {answers}")
@@ -166,7 +166,7 @@ def winner(answers: Sequence[object]) -> Snapshot | None:
 
 
 def one(store: Store, command: Command[Any], limit: float) -> object:
-    """Carry out one command and give its answer, or the error of an unknown outcome."""
+    """Carry out one command; return its result, or the OutcomeUnknown."""
     try:
         return store.perform(command, limit)
     except OutcomeUnknown as error:
@@ -174,9 +174,9 @@ def one(store: Store, command: Command[Any], limit: float) -> object:
 
 
 def in_child(job: Callable[[], None]) -> int:
-    """Run a job in a forked child, which ends without cleaning up; give its process number."""
+    """Run a job in a forked child, which exits without clean-up; return its pid."""
     with warnings.catch_warnings():
-        # that a fork among threads is dangerous is what is tested
+        # forking with threads is dangerous, which is what is tested here
         warnings.simplefilter("ignore", DeprecationWarning)
         number = os.fork()
     if number:

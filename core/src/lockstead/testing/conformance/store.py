@@ -1,4 +1,4 @@
-"""The whole contract of a store: the parts of the suite put together."""
+"""The complete contract of a store, combined from the parts of the suite."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ from lockstead.testing.conformance.races import RacesConformance
 
 
 class StoreConformance(CommandsConformance, TimeConformance, NamesConformance, RacesConformance, LifeConformance):
-    """The contract of a store in full. Override the fixtures `store` and `twin`."""
+    """The complete contract of a store. Override the fixtures `store` and `twin`."""

@@ -1,4 +1,4 @@
-"""What `subscribe` promises."""
+"""The contract of `subscribe`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from lockstead.values import Name
 APT = Name("apt")
 
 QUIET = 0.3
-"""Seconds in which a call that must not come would have come."""
+"""Seconds within which an unwanted call would have come."""
 
 
 class WaitingConformance(Suite):
-    """What `subscribe` promises, for stores that have it. Override the fixtures `store` and `twin`."""
+    """The contract of `subscribe`, for stores that have it. Override the fixtures `store` and `twin`."""
 
     def test_each_change_by_another_handle_is_notified(self, twin: Store, ask: Ask, store: Store) -> None:
         made = created(ask, APT)
@@ -36,7 +36,7 @@ class WaitingConformance(Suite):
             one.close()
 
     def test_a_subscription_to_an_absent_record_calls_at_once(self, store: Store) -> None:
-        # the record may have gone between the caller's read and its subscription
+        # the record may have been removed between the caller's read and its subscription
         for number in ("first", "second"):
             changes = Changed(store)
             require(changes.called(self.limit / 2), f"the {number} to subscribe to an absent record was not called")
@@ -69,7 +69,7 @@ class WaitingConformance(Suite):
 
 
 class Changed:
-    """A subscription, and whether it was called since it was last settled."""
+    """A subscription, and whether it was called since the last `settle`."""
 
     def __init__(self, store: Store, name: Name = APT) -> None:
         self.seen = threading.Event()
@@ -88,7 +88,7 @@ class Changed:
         return self.seen.wait(seconds)
 
     def settle(self) -> None:
-        """Come back once no call comes any more: the subscription has taken effect."""
+        """Return once there are no more calls, so that the subscription has taken effect."""
         while self.seen.wait(QUIET):
             self.seen.clear()
 

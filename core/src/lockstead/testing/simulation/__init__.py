@@ -1,7 +1,7 @@
-"""The lock protocol in virtual time: several processes, a store and a network that does its worst, from one seed.
+"""Simulation of the lock protocol in virtual time: several processes, a store and a faulty network, from one seed.
 
-The very scripts and tables of the engine run here; only clocks, network, store and dice are ours. One seed replays
-everything: `python -m lockstead.testing.simulation --seed 7` prints the event log.
+It runs the engine's real scripts and tables; only clocks, network, store and random numbers are simulated. One seed
+reproduces a run: `python -m lockstead.testing.simulation --seed 7` prints the event log.
 """
 
 from lockstead.testing.simulation.plans import Plan, Scenario, plan_of, scenario_of

@@ -13,7 +13,7 @@ from lockstead.testing.simulation.tally import Tallies, Tally, cores, play_all, 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Play one seed or many; 1 if any property was violated."""
+    """Play one seed or many; return 1 if any property was violated, else 0."""
     parser = argparse.ArgumentParser(prog="simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="replay one seed and print its event log")
     parser.add_argument("--seeds", type=int, default=100_000, help="play so many seeds (default 100,000)")
@@ -48,7 +48,7 @@ def _play_many(seeds: range, scenario: Scenario | None, jobs: int) -> int:
 
 
 def replay_line(seed: int, scenario: Scenario) -> str:
-    """Return the line that replays a seed; the scenario only where the seed alone does not tell it."""
+    """Return the command that replays a seed; with the scenario only if it is not the seed's own."""
     return f"make sim SEED={seed}" + ("" if scenario is scenario_of(seed) else f" SCENARIO={scenario.value}")
 
 

@@ -1,7 +1,7 @@
-"""What a simulated server does that drops records by itself, and renews what hangs on one lease together.
+"""A simulated server that expires records itself, and renews all records of one server lease together.
 
-As etcd does: a record that is written hangs on what its process renewed a while ago, and two renewals in quick
-succession are one. Must not know what fields mean, nor who ought to hold.
+Like etcd: a new record is attached to a server lease that its process may have renewed some time ago, and two renewals
+in quick succession count as one. Must not know what fields mean, nor which process should hold the lock.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ H = TypeVar("H", Snapshot | Conflict, Snapshot | Conflict | Absent)
 ENFORCED: Final = Traits("enforced", "simulated", StoreClock.SERVER_EXPIRES, TokenSource.NATIVE)
 
 _HANGS_ON: Final = 0.9
-"""The part of `min_retention` after which what a process renewed is too old for another record to hang on it."""
+"""Fraction of `min_retention` after which a process's renewal is too old to attach another record to it."""
 
 _ONE_WITH: Final = 1 / 4
-"""The part of `min_retention` within which another renewal of the same process is one with the last."""
+"""Fraction of `min_retention` within which another renewal of the same process counts as the same as the last."""
 
 
 _FOR_PEOPLE: Final = frozenset({"expires_at"})
@@ -41,7 +41,7 @@ _FOR_PEOPLE: Final = frozenset({"expires_at"})
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What a process renewed last: when it sent that (its own clock), and when it arrived (the store's)."""
+    """The last renewal of a process: when it was sent (process's clock), and when it arrived (store's clock)."""
 
     sent_at: float
     arrived_at: float
@@ -49,14 +49,14 @@ class Renewal:
 
 @dataclass(slots=True)
 class Life:
-    """How long a record stands after each renewal (the store's seconds), and until when it does now (0: forever)."""
+    """The lifetime of a record after each renewal (store's seconds), and when it expires (0: never)."""
 
     min_retention: float
     ends_at: float
 
 
 class EnforcedStore(SimulatedStore):
-    """A store that drops what is not renewed. grants_at_most: the longest life that it grants, 0 for any."""
+    """A store that expires records that are not renewed. grants_at_most: the longest lifetime it grants; 0 for any."""
 
     __slots__ = ("_asker", "_grants_at_most", "_lives", "_renewals", "_sent_at")
 
@@ -70,7 +70,7 @@ class EnforcedStore(SimulatedStore):
         self._sent_at: float | None = None
 
     def asked(self, command: Command[Any], waiter_id: object, sent_at: float | None) -> Any:
-        """Carry out a command of a process that sent it at this instant of its own clock; None: it waits no more."""
+        """Carry out a command. sent_at: when the process sent it (its own clock); None: it no longer waits."""
         self._asker, self._sent_at = waiter_id, sent_at
         try:
             return self.perform(command)
@@ -78,7 +78,7 @@ class EnforcedStore(SimulatedStore):
             self._asker = self._sent_at = None
 
     def perform(self, command: Command[Any]) -> Any:
-        """Carry out one command at this true instant, after dropping what has not been renewed until now."""
+        """Expire records that were not renewed in time, then carry out one command at this true instant."""
         now = self.time()
         for name in [name for name, life in self._lives.items() if 0.0 < life.ends_at <= now]:
             del self._lives[name]
@@ -96,7 +96,7 @@ class EnforcedStore(SimulatedStore):
         if not isinstance(answer, Snapshot):
             return answer
         if command.fields.keys() <= _FOR_PEOPLE:
-            # keeping alive changes no record there
+            # a keep-alive does not change the record
             entry = self.entries[command.name]
             entry.revision -= 1
             answer = replace(answer, revision=str(entry.revision))
@@ -124,7 +124,7 @@ class EnforcedStore(SimulatedStore):
         return replace(answer, lifetime=lifetime)
 
     def erase(self, name: Name) -> None:
-        """Let an administrator delete a record."""
+        """Delete a record as an administrator could."""
         self._lives.pop(name, None)
         super().erase(name)
 

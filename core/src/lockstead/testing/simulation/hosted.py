@@ -1,6 +1,6 @@
-"""How a real store takes part in a run: it answers, and the books that properties are checked against are kept.
+"""A real store in a run: it carries out the commands, and this module records them for the checks of properties.
 
-Must not know which store it is, nor what fields mean. The store must read the clock that it is given, and no other.
+Must not know which store it is, nor what fields mean. The store must use only the clock that it is given.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from lockstead.testing.simulation.world import BootClock, World
 from lockstead.values import Name
 
 Opened: TypeAlias = Callable[[Callable[[], float]], Store]
-"""Opens a store on an empty place, for one run; it is given a clock that reads the run's own time in seconds."""
+"""A function that opens an empty store for one run; its argument is a clock with the run's time in seconds."""
 
 LIMIT: Final = 30.0
 
 
 class Hosted(SimulatedStore):
-    """A real store in virtual time. It cannot be damaged by hand, since no command takes a field away."""
+    """A real store in virtual time. It cannot be damaged from outside, because no command removes a field."""
 
     __slots__ = ("_inner",)
 
@@ -30,7 +30,7 @@ class Hosted(SimulatedStore):
         super().__init__(world, self._inner.traits, clock)
 
     def perform(self, command: Command[Any]) -> Any:
-        """Let the store carry out one command at this true instant, and note what became of it."""
+        """Carry out one command on the real store at this true instant, and record the result."""
         answer = self._inner.perform(command, LIMIT)
         if isinstance(answer, Snapshot):
             self._note(command, answer)
@@ -56,12 +56,12 @@ class Hosted(SimulatedStore):
             entry.committed_at = self.touched_at[command.name] = now
 
     def spoil(self, name: Name, fields: Mapping[str, str]) -> None:
-        """Do nothing: see the class."""
+        """Do nothing: a real store cannot be damaged, see the class."""
 
     def erase(self, name: Name) -> None:
-        """Delete a record behind everybody's back."""
+        """Delete a record without any process's knowledge."""
         self._inner.perform(Remove(name, self.entries.pop(name).incarnation), LIMIT)
 
     def close(self) -> None:
-        """Close the store: the run is over."""
+        """Close the store at the end of the run."""
         self._inner.close()

@@ -1,6 +1,6 @@
-"""What a simulated machine is: two clocks, a way to the store, and the accidents that befall it.
+"""A simulated machine: two clocks, a network connection to the store, and the accidents that happen to it.
 
-Must not know leases. Its boot clock runs on while it stands still; its wall clock jumps as it likes.
+Must not know leases. The boot clock keeps running while the machine is stopped; the wall clock may jump.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from lockstead.values import Name
 
 
 class Machine(Actor):
-    """A machine with one process on it, which holds conversations with the store.
+    """A machine with one process, which runs scripts against the store.
 
-    cut_until: a true instant until which nothing it sends arrives. is_watching: its store notifies of changes;
-    is_queueing: and keeps a queue.
+    cut_until: the true instant until which nothing it sends arrives. is_watching: its store notifies of changes.
+    is_queueing: its store also keeps a queue.
     """
 
     __slots__ = (
@@ -59,7 +59,7 @@ class Machine(Actor):
         return self.clock.at(self.world.now)
 
     def wall(self) -> float:
-        """Return this process's wall clock: for people only."""
+        """Return this process's wall clock, which is only for display."""
         return 1.7e9 + self.world.now + self._wall_ahead
 
     def jump(self, seconds: float) -> None:
@@ -67,26 +67,26 @@ class Machine(Actor):
         self._wall_ahead += seconds
 
     def after(self, seconds: float, call: Callable[[Any], None], argument: Any = None) -> None:
-        """Do something later, unless this process dies before."""
+        """Call a function after some true seconds, unless this process dies before."""
         self.world.at(self.world.now + seconds, self, call, argument)
 
     def converse(self, script: Script[Any], then: Then, gives_up_at: float | None = None) -> Talk:
-        """Start a conversation with the store."""
+        """Start running a script against the store."""
         talk = Talk(self, script, self.settings.request_timeout, then, gives_up_at)
         talk.start()
         return talk
 
     def looks_at_clock(self, name: Name, store_now: float) -> None:
-        """See what the store's clock says."""
+        """Observe the store's clock."""
         now = self.now()
         self.context.observations.read_clock(name.key, store_now, Reply(None, now, now), self.settings.drift)
 
     def subscribe(self, name: Name, on_change: Callable[[bool], None]) -> Subscription:
-        """Subscribe to a record, as `stores.port.SupportsWatch` has it, for this life; notifications may get lost."""
+        """Subscribe to a record like `stores.port.SupportsWatch`, until the process dies; notifications may be lost."""
         return self.network.subscribe(name, self._notifying(on_change))
 
     def enqueue(self, name: Name, waiter_id: str, on_turn: Callable[[bool], None]) -> Subscription:
-        """Take a place in the store's queue, as `stores.port.SupportsFifoQueue` has it, for this life."""
+        """Join the store's queue like `stores.port.SupportsFifoQueue`, until the process dies."""
         return self.network.enqueue(self, name, waiter_id, self._notifying(on_turn))
 
     def _notifying(self, on_change: Callable[[bool], None]) -> Callable[[bool], None]:
@@ -99,33 +99,33 @@ class Machine(Actor):
         return notify
 
     def nonce(self) -> str:
-        """Return a name that nobody else has."""
+        """Return a unique name."""
         self._nonces += 1
         return f"{self.name}/{self.epoch}.{self._nonces}"
 
     def stop(self, seconds: float) -> None:
-        """Stand still, as SIGSTOP, a long collection of garbage or a suspended machine does; the boot clock runs on."""
+        """Pause, as by SIGSTOP, a long garbage collection or a suspended machine; the boot clock keeps running."""
         self.stopped_until = max(self.stopped_until, self.world.now + seconds)
         self.tell(f"stands still for {seconds:.3f} s")
 
     def stumble(self, is_fatal: bool) -> None:
-        """Stand still for about a ttl, at the worst of moments; or die, for those who can."""
+        """Pause for about a ttl while a reply is outstanding; subclasses may die instead if is_fatal."""
         del is_fatal
         self.stop(self.settings.ttl * (0.7 + 0.5 * self.world.dice.random()))
 
     def cut(self, seconds: float) -> None:
-        """Nothing that is sent from here arrives, and no answer comes, for a while."""
+        """Cut the machine off: for a while, no request arrives and no reply comes back."""
         self.cut_until = max(self.cut_until, self.world.now + seconds)
         self.tell(f"is cut off for {seconds:.3f} s")
 
     def die(self) -> None:
-        """End here and now, and forget everything; what was sent is on its way."""
+        """Die now and forget everything; messages already sent still arrive."""
         self.epoch += 1
         self.stopped_until = self.world.now
         self.context = ProtocolContext(self.context.traits, self.settings, ObservationCache())
         self.tell("died")
 
     def tell(self, what: str) -> None:
-        """Write a line of the log, if somebody reads along."""
+        """Write a line to the event log, if it is kept."""
         if self.world.is_told:
             self.world.tell(self.name, what)

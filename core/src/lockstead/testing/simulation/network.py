@@ -1,6 +1,7 @@
-"""What becomes of a message: delivered, lost, late, doubled, overtaken, refused. Must not know what it says.
+"""The simulated network: messages are delivered, lost, delayed, duplicated, reordered or refused.
 
-A request may commit long after its sender gave up; an answer that comes after the limit is never seen.
+A request may commit long after its sender gave up; a reply after the limit is dropped. Must not know what messages
+mean.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ KINDS: Final = (
     "sender stands still before the answer",
     "sender dies before the answer",
 )
-"""What may befall one message."""
+"""The faults of one message."""
 
 SEEN: Final = ("arrived after its sender gave up", "too many changes of one record", "store out of reach")
-"""What may be seen of a request where it arrives."""
+"""What may be observed when a request arrives."""
 _STALE, _TOO_MANY, _DOWN = range(len(KINDS), len(KINDS) + len(SEEN))
 
 ACCIDENTS: Final = {
@@ -58,25 +59,25 @@ ACCIDENTS: Final = {
     "restart": "the store comes back empty",
     "contender": "another implementation asks, and judges by its own clock",
 }
-"""What may befall a process, the store or the record: a short name, and what it says in the table of faults."""
+"""The accidents of a process, the store or the record: short name, and description in the table of faults."""
 
 UNNOTIFIED: Final = 0.1
-"""The part of the notifications that are lost while there are faults."""
+"""Fraction of the notifications that are lost while faults are enabled."""
 
 CHANGES: Final = (Create, Replace, Extend, Remove)
 
 FAULTS: Final = (*KINDS, *SEEN, *ACCIDENTS.values())
-"""Every kind of fault, in the order of `Network.faults`."""
+"""All kinds of faults, in the order of `Network.faults`."""
 
 _ACCIDENT: Final = {name: len(KINDS) + len(SEEN) + number for number, name in enumerate(ACCIDENTS)}
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """How often each of `KINDS` befalls a message (probabilities), and how long messages take (seconds).
+    """The probability of each of `KINDS` for a message, and how long messages take (seconds).
 
-    latest: how late a late or doubled request may arrive, at most. changes_every: a record that changed less than so
-    many seconds ago may refuse to change again, as one object of Cloud Storage does; 0: never.
+    latest: maximum delay of a late or duplicated request. changes_every: the store may refuse to change a record again
+    within this many seconds, like Cloud Storage for one object; 0: never.
     """
 
     odds: tuple[float, ...] = (0.0,) * len(KINDS)
@@ -85,7 +86,7 @@ class Faults:
     changes_every: float = 0.0
 
     def ladder(self) -> list[tuple[float, int]]:
-        """Return the thresholds for one throw of the dice."""
+        """Return the cumulative probabilities with their kinds, for one random number."""
         steps, total = [], 0.0
         for kind, odds in enumerate(self.odds):
             if odds:
@@ -95,11 +96,11 @@ class Faults:
 
 
 class Network:
-    """Carries requests to the store and answers back. `calm` ends all faults but what is already on its way.
+    """The network: carries requests to the store and replies back. `calm` ends all faults except those in flight.
 
-    delivered: requests that the store carried out. halts_at: so many of them end the part that is being played.
-    answered: answers that reached who waited for them.
-    down_until: a true instant until which the store answers nobody. faults: how often each of `FAULTS` happened.
+    delivered: number of requests that the store carried out. halts_at: this number of them ends the current part.
+    answered: number of replies that reached their waiting sender. down_until: the true instant until which the store
+    does not reply. faults: number of occurrences of each of `FAULTS`.
     """
 
     __slots__ = (
@@ -142,14 +143,14 @@ class Network:
         self.faults = [0] * len(FAULTS)
 
     def calm(self) -> None:
-        """No more faults from now on, and short ways."""
+        """Stop all faults from now on, and shorten the latency."""
         self._ladder, self._top = [], 0.0
         self._twice = min(self._twice, 0.1)
         self._changes_every = self.down_until = 0.0
         self.halts_at = 0
 
     def befell(self, accident: str) -> None:
-        """Count an accident, by its short name."""
+        """Count an accident by its short name."""
         self.faults[_ACCIDENT[accident]] += 1
 
     def subscribe(self, name: Name, notify: Callable[[bool], None]) -> Subscription:
@@ -164,9 +165,9 @@ class Network:
             notify(False)
 
     def enqueue(self, machine: Machine, name: Name, waiter_id: str, on_turn: Callable[[bool], None]) -> Subscription:
-        """Take a place for a waiter, and call on_turn when it is its turn.
+        """Add a waiter to the queue, and call on_turn when it is its turn.
 
-        The messages get lost like any other, so the place is asked for again and again until the subscription ends.
+        These messages may be lost too, so the request is repeated until the subscription ends.
         """
         subscription, _ = self._turns.add((name, waiter_id), on_turn)
         self._take_place((machine, name, waiter_id))
@@ -183,7 +184,7 @@ class Network:
             return
         random, now = self._random, self._world.now
         if self._arrives(machine):
-            # squared, so that both a little late and very late happen
+            # squared, so that both short and long delays happen
             late = self._latest * random() ** 2 if self._ladder and random() < UNNOTIFIED else 0.0
             request = (machine, name, waiter_id, machine.epoch)
             self._world.at(now + late + self._twice * random(), None, self._place_taken, request)
@@ -202,7 +203,7 @@ class Network:
             self._is_turn(name)
 
     def _renew(self, message: tuple[Machine, Session]) -> None:
-        """Renew a process's session for as long as it has a place."""
+        """Renew a process's session repeatedly while it has a place."""
         machine, session = message
         places = self._store.places
         if places is not None and places.has(session):
@@ -211,7 +212,7 @@ class Network:
             self._world.at(self._world.now + RENEW_EVERY, machine, self._renew, message)
 
     def leave_queue(self, machine: Machine, name: Name, waiter_id: str) -> None:
-        """Give up a place: asked until the store has heard it, for as long as the process lives."""
+        """Leave the queue; repeated until the request arrives, while the process lives."""
         if self._store.places is None:
             return
         now = self._world.now
@@ -233,19 +234,19 @@ class Network:
             self._is_turn(name)
 
     def _is_turn(self, name: Name) -> None:
-        """Notify the first waiter of a record, whether that is gone or has changed."""
+        """Notify the first waiter of a record, which is gone or has changed."""
         first = None if self._store.places is None else self._store.places.first(name)
         if first is not None:
             self._turns.changed((name, first), name not in self._store.entries)
 
     def notify(self, process: Actor, on_change: Callable[[bool], None], is_free: bool) -> None:
-        """Carry one notification; one in ten is lost, for as long as there are faults."""
+        """Carry one notification; one in ten is lost while faults are enabled."""
         random = self._random
         if not self._ladder or random() >= UNNOTIFIED:
             self._world.at(self._world.now + self._twice * random(), process, on_change, is_free)
 
     def send(self, talk: Talk, command: Command[Any], limit: float) -> None:
-        """Carry one request, whose sender gives up after `limit` true seconds."""
+        """Carry one request; its sender gives up after `limit` true seconds."""
         random, twice, now = self._random, self._twice, self._world.now
         there, back = twice * random(), twice * random()
         roll = random()
@@ -255,7 +256,7 @@ class Network:
             kind = next(kind for step, kind in self._ladder if roll < step)
             self._fault(talk, command, limit, kind, there, back)
         elif there + back < limit:
-            # as `World.at` does: nine requests in ten come through here
+            # inlined `World.at`, because nine requests in ten take this path
             world = self._world
             world.number = number = world.number + 1
             message = (talk, talk.number, command, back)
@@ -264,7 +265,7 @@ class Network:
             self._carry_in_vain(talk, command, limit, there)
 
     def _carry_in_vain(self, talk: Talk, command: Command[Any], limit: float, there: float) -> None:
-        """The answer will come after its sender has given up."""
+        """Carry a request whose reply would arrive after its sender has given up."""
         self._world.at(self._world.now + there, None, self._arrival, (talk, talk.number, command, None))
         self._give_up(talk, limit)
 
@@ -286,12 +287,12 @@ class Network:
             return
         if kind in (_STOPPED, _DEAD):
             self._carry(talk, command, limit, there, back)
-            # an event, since the sender is in the middle of a step
+            # as an event, because the sender is in the middle of a step
             world.at(world.now, talk.process, talk.process.stumble, kind == _DEAD)
             return
         arrives_at = world.now + there
         if kind == _LATE:
-            # squared, so that both a little late and very late happen
+            # squared, so that both short and long delays happen
             arrives_at = world.now + limit + random() ** 2 * self._latest
         if kind in (_LATE, _MUTE, _FAILED_AFTER):
             world.at(arrives_at, None, self._arrival, (talk, talk.number, command, None))
@@ -338,7 +339,7 @@ class Network:
             raise Halt
 
     def _refusal(self, talk: Talk, command: Command[Any], now: float) -> StoreError | None:
-        """Say how a store that is down, or has had too many changes of one record, refuses; nothing was done."""
+        """Return the error of a store that is down or limits changes of one record; None if it accepts the request."""
         if now < self.down_until:
             self.faults[_DOWN] += 1
             is_reset = self._random() < 0.5

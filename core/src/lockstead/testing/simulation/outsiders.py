@@ -1,6 +1,6 @@
-"""What those do who share the store and keep no lease: operators, administrators, another implementation.
+"""Actors that use the store without a lease: operators, administrators, another implementation.
 
-Must not know what holds of a correct protocol: that is `properties`.
+Must not know the properties of a correct protocol, which are in `properties`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lockstead.testing.simulation.store import SimulatedStore
 from lockstead.values import Name, Space
 
 DAMAGED: Final = {"v": "1"}
-"""What is left of a record that somebody damaged."""
+"""The fields of a damaged record."""
 
 
 class Operator(Process):
-    """Somebody who breaks locks, and deletes what is not theirs to delete."""
+    """An operator who breaks locks, and an administrator who deletes records."""
 
     __slots__ = ("key", "store")
 
@@ -30,7 +30,7 @@ class Operator(Process):
     store: SimulatedStore
 
     def breaks(self, *, at_once: bool) -> None:
-        """Ask the holder to stop; or remove the lease at once, although its holder does not know."""
+        """Revoke the lease; or, with at_once, remove it without the holder's knowledge."""
         self.tell("breaks the lock" + (" at once" if at_once else ""))
         revoked = Revocation(self.name, "tidying up")
 
@@ -42,9 +42,9 @@ class Operator(Process):
         self.converse(self._noting(script), done)
 
     def _noting(self, script: Script[Any]) -> Script[Any]:
-        """Run a script, noting which lease it is about to end: its answer may be late, or never come.
+        """Run a script and record which lease each request is about to end, because the reply may be late or lost.
 
-        One that names the revision ends what it judged to be over, and gives no mutual exclusion up.
+        A request with a revision ends a lease that was found expired, and so does not give up mutual exclusion.
         """
         command = next(script)
         while True:
@@ -68,7 +68,7 @@ class Operator(Process):
                 return stop.value
 
     def deletes(self, space: Space) -> None:
-        """Delete a record behind everybody's back, as an administrator of the store can."""
+        """Delete records without any process's knowledge, as an administrator of the store can."""
         for name in [name for name in self.store.entries if name.space is space]:
             entry = self.store.entries[name]
             self.store.erase(name)
@@ -85,7 +85,7 @@ class Operator(Process):
                 )
 
     def damages(self, _: Any) -> None:
-        """Spoil the record; sooner or later somebody notices, and removes it."""
+        """Damage the record; later an operator notices and removes it."""
         entry = self.store.entries.get(self.key)
         if entry is not None and "ttl" in entry.fields:
             self.store.spoil(self.key, DAMAGED)
@@ -99,12 +99,12 @@ class Operator(Process):
 
     @property
     def is_damaged(self) -> bool:
-        """Whether what stands under the lock's name can be read by nobody."""
+        """Whether the lock's record is unreadable."""
         entry = self.store.entries.get(self.key)
         return entry is not None and entry.fields.get("v") == "1" and "ttl" not in entry.fields
 
     def clears(self) -> None:
-        """Remove what no process of ours ever will: a damaged record, and another implementation's."""
+        """Remove what no process of ours will remove: a damaged record, or one of another implementation."""
         entry = self.store.entries.get(self.key)
         if entry is not None and "ttl" not in entry.fields:
             self.watch.at_mercy(entry.incarnation)
@@ -114,7 +114,7 @@ class Operator(Process):
 
 
 class Stranger(Machine):
-    """Another implementation, which writes `identity` and `expires_at`, never renews, and removes what it made."""
+    """Another implementation: writes `identity` and `expires_at`, never renews, and removes its own record."""
 
     __slots__ = ("key", "store")
 
@@ -122,7 +122,7 @@ class Stranger(Machine):
     store: SimulatedStore
 
     def visits(self, holds: float) -> None:
-        """Take the lock if it is free, and hold it for so many seconds. Its wall clock is right to half a minute."""
+        """Take the lock if it is free, and hold it for `holds` seconds. The wall clock is off by at most 30 s."""
         error = 60.0 * self.world.dice.random() - 30.0
         fields = {"identity": self.nonce(), "expires_at": number(self.store.time() + holds + error)}
 
@@ -134,10 +134,10 @@ class Stranger(Machine):
         self.converse(_once(Create(self.key, fields)), asked)
 
     def contends(self, lasts: float) -> None:
-        """Ask for a while as the Ruby and Go ports do: take what is free, or what `expires_at` says is over.
+        """Contend for `lasts` seconds like the Ruby and Go ports: take a lock that is free or expired by `expires_at`.
 
-        Each step is one request that arrives at once, and our wall clock is 2 to 10 seconds behind: a late deletion by
-        the metageneration alone, or a clock that is ahead, would hit a lease that is held (H2 and H7 are void then).
+        Each step is one request that arrives at once, and its wall clock is 2 to 10 seconds behind. A late deletion by
+        metageneration only, or a clock that is ahead, would hit a held lease (then H2 and H7 do not apply).
         """
         entry = self.store.entries.get(self.key)
         until = None if entry is None else entry.fields.get("expires_at")
@@ -156,10 +156,10 @@ class Stranger(Machine):
 
 
 def _once(command: Create | Remove) -> Script[Reply[Any]]:
-    """Say one thing."""
+    """Send one command."""
     reply: Reply[Any] = yield command
     return reply
 
 
 def _ignored(_: Any, __: StoreError | None) -> None:
-    """Whatever came of it."""
+    """Ignore the outcome."""

@@ -1,6 +1,6 @@
-"""The queue of a simulated store: places that processes take, renew and leave by messages, in the order of arrival.
+"""The queue of a simulated store: places in order of arrival, which processes take, renew and leave by messages.
 
-As etcd and ZooKeeper keep it: places of a process hang on its session, and end with it. Must not know what a lock is.
+Like in etcd and ZooKeeper, the places of a process belong to its session and end with it. Must not know what a lock is.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from lockstead.testing.simulation.world import World
 from lockstead.values import Name
 
 SESSION_TTL: Final = 4.0
-"""Seconds after which the places of a process that renews nothing are gone."""
+"""Seconds without a renewal after which a process's places end."""
 
 RENEW_EVERY: Final = 1.0
-"""Seconds after which a process renews its session while it has a place."""
+"""Seconds between two renewals of a session while its process has a place."""
 
 Session = tuple[str, int]
-"""A process's name and life."""
+"""A process's name and epoch."""
 
 
 class Places:
-    """The places in the queues of one store. A waiter that has left, or was granted, never gets a place again."""
+    """The places in all queues of one store. A waiter that has left or was granted never gets a place again."""
 
     __slots__ = ("_gone", "_renewed_at", "_waiters", "_world")
 
@@ -32,7 +32,7 @@ class Places:
         self._gone: set[str] = set()
 
     def take(self, name: Name, waiter_id: str, session: Session) -> None:
-        """Take a place, or keep it, and renew the session."""
+        """Add a place, or keep an existing one, and renew the session."""
         self.renew(session)
         if waiter_id not in self._gone:
             self._waiters.setdefault(name, {}).setdefault(waiter_id, session)
@@ -42,16 +42,16 @@ class Places:
         self._renewed_at[session] = self._world.now
 
     def has(self, session: Session) -> bool:
-        """Return whether any place hangs on a session."""
+        """Return whether any place belongs to a session."""
         return any(session in waiters.values() for waiters in self._waiters.values())
 
     def leave(self, name: Name, waiter_id: str) -> None:
-        """Remove a waiter, for good."""
+        """Remove a waiter permanently."""
         self._gone.add(waiter_id)
         self._waiters.get(name, {}).pop(waiter_id, None)
 
     def first(self, name: Name) -> str | None:
-        """Return the waiter whose turn it is; None if nobody waits."""
+        """Return the first waiter; None if there is none."""
         waiters = self._waiters.get(name)
         if not waiters:
             return None
@@ -63,5 +63,5 @@ class Places:
         return None
 
     def is_turn(self, name: Name, waiter_id: str) -> bool:
-        """Return whether nobody waits before this waiter."""
+        """Return whether no other waiter is before this one."""
         return self.first(name) in (None, waiter_id)

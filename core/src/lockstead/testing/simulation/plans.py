@@ -1,8 +1,8 @@
-"""What one seed stands for: which store, settings, processes, faults and accidents. Plays nothing.
+"""The plan of a seed: store, settings, processes, faults and accidents. Runs nothing.
 
-Two scenarios. The long one goes on for some ttls, and each kind of fault is in some of its plans and not in others, so
-that none hides another. The short one ends its rough part with the fiftieth request that is delivered, and every kind
-of fault is enabled in every run of it.
+There are two scenarios. The long one lasts several ttls, and each kind of fault is enabled in only some of its plans,
+so that none hides another. The short one ends its rough part with the fiftieth delivered request, and every kind of
+fault is enabled in every run.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from lockstead.testing.simulation.store import PROFILES
 from lockstead.testing.simulation.worker import Habits
 
 ROUGH_DELIVERED: Final = 50
-"""Requests that the store has carried out when the rough part of a short run ends."""
+"""Number of delivered requests that ends the rough part of a short run."""
 
 _ENFORCED_OF, _ENFORCED_AT = 7, (1, 4)
-"""Two seeds in seven play a server that drops records by itself; the others stand for what they always did."""
+"""Two seeds in seven use a server that expires records itself; the plans of the others do not depend on this."""
 
 LONG_EVERY: Final = 5
-"""Every fifth seed stands for a long run, the others for short ones."""
+"""Every fifth seed is a long run, the others are short."""
 
 
 class Scenario(Enum):
-    """How long a run is, and how much befalls it."""
+    """The length of a run, and which faults it has."""
 
     SHORT = "short"
     LONG = "long"
 
 
 class Extra(Enum):
-    """What befalls some plans besides all the rest, and what they promise then."""
+    """Additional behaviour in some plans, and the property that must hold."""
 
     THREADS = "several threads of a process are members of one lease: each keeps all that one alone keeps"
     RESTART = "the store comes back empty: who held may believe for as long as after a removal, and nobody for longer"
@@ -49,14 +49,14 @@ class Extra(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that a seed decides before the first event. Times are seconds.
+    """All choices of a seed before the first event. Times are in seconds.
 
-    rates: of the processes' clocks and, last, of the store's. skew: of the store's `Date`. lasts: the rough part, which
-    ends earlier once `delivers` requests are delivered (0: only by time). within: seconds in which all accidents begin.
-    accidents: how many of each of `network.ACCIDENTS`. watches: the store notifies waiters. queues: it keeps a queue.
-    grants_at_most: the longest life that a server grants which drops records by itself (0: any).
-    batch_max: renewals that the store takes in one request. workers: threads of each process that send them.
-    sets_clock: by how many seconds the store's clock is set during the rough part, one for each time. extra: what else.
+    rates: of the processes' clocks and, last, of the store's. skew: of the store's `Date`. lasts: length of the rough
+    part, which ends earlier after `delivers` delivered requests (0: only by time). within: all accidents start within
+    this time. accidents: number of each of `network.ACCIDENTS`. watches: the store notifies waiters. queues: the store
+    keeps a queue. grants_at_most: the longest lifetime that a server which expires records grants (0: any). batch_max:
+    renewals in one request. workers: threads of each process that send renewals. sets_clock: seconds by which the
+    store's clock is set, once for each item, during the rough part. extra: additional behaviour.
     """
 
     scenario: Scenario
@@ -80,16 +80,16 @@ class Plan:
 
 
 def scenario_of(seed: int) -> Scenario:
-    """Return the scenario that a seed stands for, unless another one is asked for."""
+    """Return the default scenario of a seed."""
     return Scenario.LONG if seed % LONG_EVERY == 0 else Scenario.SHORT
 
 
 def plan_of(
     seed: int, scenario: Scenario | None = None, traits: Traits | None = None, *, is_simulated: bool = True
 ) -> Plan:
-    """Return the plan of a seed. traits: of the only kind of store to play, instead of one of the four.
+    """Return the plan of a seed. traits: those of the store to use, instead of one of the four kinds.
 
-    is_simulated: a real store is given the boot clock, which nobody sets, and loses nothing.
+    is_simulated: False for a real store, whose clock is never set and which loses nothing.
     """
     dice = Random(seed ^ 0xBA7C4)
     plan = _plan_of(seed, scenario, traits, is_simulated=is_simulated)
@@ -115,10 +115,10 @@ def _plan_of(seed: int, scenario: Scenario | None, traits: Traits | None, *, is_
 
 
 def _set_at_times(plan: Plan, dice: Random) -> Plan:
-    """Let the one clock that stamps and judges be set in two plans of five: back only, or forward as well.
+    """Let the store's clock be set in two plans of five: only back, or also forward.
 
-    Back by any time, and whatever else happens. Forward by hours, which nobody takes for a drift; and nobody dies then,
-    since whoever comes anew cannot know that the clock was set.
+    It is set back by any time, together with any other faults. It is set forward by hours, which cannot be mistaken for
+    drift; then no process dies, because a new process cannot know that the clock was set.
     """
     if dice.random() >= 0.4:
         return plan
@@ -133,7 +133,7 @@ def _set_at_times(plan: Plan, dice: Random) -> Plan:
 
 
 def _with_extra(plan: Plan, dice: Random) -> Plan:
-    """Put one of `Extra` into three plans of five."""
+    """Add one of `Extra` to three plans of five."""
     if dice.random() >= 0.4:
         if dice.random() >= 1 / 3:
             return plan
@@ -154,7 +154,7 @@ def _with_extra(plan: Plan, dice: Random) -> Plan:
         case Extra.CONTENDER:
             accidents |= {"jump": 0, "contender": 1}
             habits = replace(habits, work=2 * max(settings.ttl for settings in plan.settings))
-            # neither late nor doubled: a renewal that is overtaken by the next one would turn `expires_at` back
+            # no late or duplicated requests: a renewal that arrives after the next one would set `expires_at` back
             faults = replace(
                 faults, odds=tuple(0.0 if kind in (1, 3) else odds for kind, odds in enumerate(faults.odds))
             )
@@ -170,7 +170,7 @@ def _settings(ttl: float, drift: float, lock_delay: float, backoff_max: float, m
 
 
 def _rates(dice: Random, count: int, drift: float) -> tuple[float, ...]:
-    # the ends of what is tolerated find more than the middle does
+    # the limits of the tolerated drift find more bugs than values in between
     return tuple(1 + drift * dice.choice((-1.0, 1.0, 2 * dice.random() - 1)) for _ in range(count))
 
 
@@ -181,7 +181,7 @@ _SKEWS: Final = (0.0, 0.5, -0.5, 1.0, -1.9, 5.0, -5.0, 60.0)
 
 
 def _long(dice: Random) -> Plan:
-    """Four moods: a storm of lost messages; processes that stand still for a ttl; a crowd of members; operators."""
+    """Return a long plan in one of four moods: lost messages, processes paused for a ttl, many members, operators."""
     choice = dice.choice
     mood = choice(_MOODS)
     drift = choice((0.01, 0.05, 0.1))
@@ -258,11 +258,11 @@ _SHORT_ACCIDENTS: Final = {
     "damage": (0, 0, 0, 0, 0, 1),
     "stranger": (0, 0, 0, 1),
 }
-"""From how many of each accident a short run chooses: none is shut out of any."""
+"""The choices for the number of each accident in a short run; every accident is possible in every run."""
 
 
 def _short(dice: Random) -> Plan:
-    """Three processes that come, work, share and go quickly; accidents crowd into the first two ttls or so."""
+    """Return a short plan: three processes that work and share briefly; accidents happen in the first two ttls."""
     choice = dice.choice
     drift = choice((0.01, 0.05, 0.1))
     ttls = choice(((12.0, 12.0, 12.0), (12.0, 24.0, 12.0)))

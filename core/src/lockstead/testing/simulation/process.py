@@ -1,7 +1,7 @@
-"""A simulated process: an engine and a keeper in virtual time. `protocol.keeping` decides here as in the real ones.
+"""A simulated process: an engine and a keeper in virtual time, using the real `protocol.keeping`.
 
-Carries out what the keeper's step decides, after the step, as the real keeper does outside its lock. Must not
-know what the work under a lease is.
+It carries out the actions of a keeper step after the step, as the real keeper does outside its lock. Must not know what
+the work under a lease is.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ WORKERS_MAX: Final = 32
 
 
 class KeptLease:
-    """A lease in a process: its state, the renewal in flight, and who waits for that to come back."""
+    """A lease in a process: its state, the renewal in flight, and the callback for the renewal's end."""
 
     __slots__ = ("in_flight", "is_referred", "lease_state", "settled")
 
@@ -57,12 +57,12 @@ class KeptLease:
 
 @lru_cache(maxsize=256)
 def _fields_of(owner: str, ttl: float, lock_delay: float) -> Mapping[str, str]:
-    """Return what all records of one process say, but for their holder."""
+    """Return the fields that all records of one process share, that is, all but the holder."""
     return encode(Record(owner, ttl, owner=owner, lock_delay=lock_delay))
 
 
 class Process(Machine):
-    """A process with its own client and keeper, on a machine of its own."""
+    """A process with its own client and keeper, on its own machine."""
 
     __slots__ = (
         "_fields",
@@ -97,25 +97,25 @@ class Process(Machine):
         self.is_torn_until = 0.0
         self._keeps_at = EVER
 
-    # --- asking --------------------------------------------------------------------------------------------------
+    # --- acquiring -----------------------------------------------------------------------------------------------
 
     def wish(self, name: Name, *, reclaim: bool = False) -> AcquireRequest:
-        """Make one wish for one lock, with a holder of its own."""
+        """Return a request for one lock, with a new holder."""
         holder = self.nonce()
         self._wishes.add(holder)
         fields = {**self._fields, "identity": holder}
         return AcquireRequest(name, holder, self.name, fields, reclaim=reclaim, keeps=self._keeps)
 
     def _keeps(self, holder: str) -> bool:
-        # the answer of one that was granted may still be on its way
+        # the reply to a granted request may still be in flight
         return holder in self._wishes or self._keeping.of_holder(holder) is not None
 
     def check_turns_after(self, key: str, seconds: float) -> None:
-        """Check after a while, and a little for the ways, that one of those who wait for a key asks."""
+        """Check after some seconds, plus a small allowance, that one of the waiters for a key sends requests."""
         self.after(seconds / self.clock.rate + LATE, lambda _: check_turns(self, key))
 
     def _key_is_free(self, key: str) -> None:
-        """Wake who waits in this process for a key that it gave back."""
+        """Wake the waiter in this process for a key that the process released."""
         woken = self.turns.freed(key)
         if woken is not None:
             woken.ring()
@@ -124,7 +124,7 @@ class Process(Machine):
     # --- keeping -------------------------------------------------------------------------------------------------
 
     def granted(self, grant: Grant, want: AcquireRequest, *, unused: bool = False) -> KeptLease:
-        """Take a grant into care. unused: nobody will work under it."""
+        """Start keeping a granted lease. unused: no work will be done under it."""
         self._wishes.discard(want.holder)
         if want.may_keep_place:
             self.network.leave_queue(self, want.name, want.holder)
@@ -143,7 +143,7 @@ class Process(Machine):
         )
 
     def attached(self, joined: Attached, settings: Settings) -> KeptLease:
-        """Take a membership into care."""
+        """Start keeping a membership."""
         return self.keep(
             LeaseState(
                 lease=joined.lease,
@@ -160,7 +160,7 @@ class Process(Machine):
         )
 
     def keep(self, lease_state: LeaseState) -> KeptLease:
-        """Renew a lease from now on."""
+        """Start renewing a lease."""
         kept = KeptLease(lease_state)
         self.watch.began(self, lease_state)
         self._keeping.keep(kept)
@@ -171,25 +171,25 @@ class Process(Machine):
         return kept
 
     def hire(self, batch_max: int, workers_max: int) -> None:
-        """Say how many renewals go out in one request, and how many workers send them."""
+        """Set how many renewals are sent in one request, and how many worker threads send them."""
         self.batch_max, self.workers_max = batch_max, workers_max
         self._renew_state()
 
     def forget(self, kept: KeptLease) -> None:
-        """Nothing refers to a lease any more, as the collector says."""
+        """Simulate that the garbage collector has found a lease unreferenced."""
         kept.is_referred = False
         self._keeping.orphaned(kept, self.now())
         self._wake()
 
     def remember(self, kept: KeptLease) -> None:
-        """The block of a lease that was collected is closed, and gives it back."""
+        """Simulate that the block of a collected lease is closed and refers to the lease again, to release it."""
         if self._keeping.of(kept.lease_state) is not None:
             kept.is_referred = True
             self._keeping.keep(kept)
             self._wake()
 
     def register(self, kept: KeptLease, joined: Attached) -> None:
-        """An owner that shares its lease became a member too."""
+        """Record that an owner that shares its lease became a member too."""
         self._keeping.registered(kept.lease_state, joined, self.now())
         self.watch.moved(self, kept.lease_state)
         self._wake()
@@ -226,7 +226,7 @@ class Process(Machine):
                 pass
 
     def _work_off(self) -> None:
-        """Have the free workers send what waits for them."""
+        """Let free workers send the pending renewals."""
         while self._jobs and self._free_workers:
             job = self._jobs.popleft()
             one = self._keeping.take_queued() if isinstance(job, SendNext) else None
@@ -240,7 +240,7 @@ class Process(Machine):
                     self._renew(kept, left)
 
     def _renew(self, kept: KeptLease, left: list[int]) -> None:
-        """Renew one lease. left: how many of the worker's job have not ended yet."""
+        """Renew one lease. left: number of renewals of the worker's job that have not ended yet."""
         self.watch.renews(self, kept.lease_state, is_alone=kept.in_flight is None, is_referred=kept.is_referred)
         lease_state = kept.lease_state
         script: Script[Any]
@@ -264,7 +264,7 @@ class Process(Machine):
         kept.in_flight = None
         action = self._keeping.answered(kept, outcome, self.now())
         if not isinstance(outcome, StoreError):
-            # also where the step reports nothing: what was lost must not be held again
+            # even if the step reports nothing: a lost lease must not become held again
             self.watch.moved(self, kept.lease_state)
         self._carry_out(action)
         if kept.settled is not None:
@@ -281,20 +281,20 @@ class Process(Machine):
         )
 
     def lose(self, kept: KeptLease, reason: LossReason, detail: str = "") -> None:
-        """Note a loss that somebody else found."""
+        """Record a loss that was found outside the keeper."""
         if not kept.lease_state.is_notified:
             self._keeping.lose(kept, reason, detail)
             self._found(kept)
 
     def _found(self, kept: KeptLease) -> None:
-        """Have the timing thread notify what was found elsewhere: soon, but not in the caller."""
+        """Let the timing thread report a loss that was found elsewhere: soon, but not in the caller."""
         self.world.at(self.world.now, self, self._round)
         self.after(LATE, lambda _: self.watch.is_told(self, kept.lease_state))
 
     # --- leaving -------------------------------------------------------------------------------------------------
 
     def leave(self, kept: KeptLease) -> bool:
-        """End the belief and the renewing; True if there is anything to give back."""
+        """Stop holding and renewing a lease; return whether there is anything to release."""
         lease_state, now = kept.lease_state, self.now()
         self.watch.is_told_in_time(self, lease_state)
         was_lost = lease_state.state is State.LOST
@@ -309,7 +309,7 @@ class Process(Machine):
         return was_held or (lease_state.state is State.LOST and may_remove_after_loss(lease_state, now))
 
     def settle(self, kept: KeptLease, then: Callable[[], None]) -> None:
-        """Wait for the renewal in flight, at most two request limits, then go on."""
+        """Wait for the renewal in flight, at most two request limits, then call `then`."""
         if kept.in_flight is None:
             then()
             return
@@ -323,7 +323,7 @@ class Process(Machine):
         self.after(2 * kept.lease_state.settings.request_timeout, enough)
 
     def release(self, kept: KeptLease, then: Callable[[], None]) -> None:
-        """Release what this process has of a lease, as `Lease.release` does."""
+        """Release a lease or membership like `Lease.release`."""
         lease_state = kept.lease_state
         if not self.leave(kept):
             then()
@@ -353,7 +353,7 @@ class Process(Machine):
         )
 
     def clean_up_abandoned(self, want: AcquireRequest) -> None:
-        """Take back what an acquisition that ended without a grant may have written."""
+        """Remove what an acquisition that ended without a grant may have written."""
         self._wishes.discard(want.holder)
         if want.has_waited:
             self.network.leave_queue(self, want.name, want.holder)
@@ -361,7 +361,7 @@ class Process(Machine):
             self.sweep(want.name, want.holder)
 
     def sweep(self, name: Name, holder: str, had: Had | None = None) -> None:
-        """Look for a record of this holder, whose acquisition is over: now, and again later, as the engine does."""
+        """Remove records of a holder whose acquisition is over: now, and again later, like the engine."""
         what, at = (name, holder, had), 0.0
         for pause in sweep_pauses(self.settings.request_timeout):
             at += pause
@@ -383,7 +383,7 @@ class Process(Machine):
     # --- tokens --------------------------------------------------------------------------------------------------
 
     def draw(self, kept: KeptLease) -> None:
-        """Ask for the fencing token of a lease."""
+        """Draw the fencing token of a lease."""
         lease_state = kept.lease_state
         if not lease_state.believes(self.now()):
             return
@@ -400,12 +400,12 @@ class Process(Machine):
     # --- the end -------------------------------------------------------------------------------------------------
 
     def check_quiet(self) -> None:
-        """At the very end nothing may be kept any more."""
+        """Check that no lease is kept at the end of the run."""
         if len(self._keeping):
             self.watch.violated(f"{self.name} still keeps a lease after everybody gave back")
 
     def die(self) -> None:
-        """End here and now; what was sent is on its way."""
+        """Die now; messages already sent still arrive."""
         for kept in self._keeping:
             self.watch.ended(kept.lease_state)
         self._renew_state()
@@ -413,4 +413,4 @@ class Process(Machine):
 
 
 def _no_talk(_: Talk) -> None:
-    """A conversation that nobody will cancel."""
+    """Discard a Talk that will not be cancelled."""

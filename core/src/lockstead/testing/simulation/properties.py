@@ -1,7 +1,8 @@
-"""What must hold in every run, and says so at the instant at which it does not.
+"""The properties that must hold in every run; a violation is raised at the instant at which it happens.
 
-Belief is arithmetic: a process that stands still believes until its own clock says otherwise. Beliefs can begin or be
-lengthened only at a grant, an attachment and a renewal, so a check at each of these covers every instant.
+Belief (a process considers itself the holder) depends only on its deadline: even a paused process believes until its
+own clock reaches it. A belief can start or be extended only at a grant, an attachment or a renewal, so a check at each
+of these covers every instant.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from lockstead.testing.simulation.world import Actor, Violation, World
 from lockstead.values import LeaseOutcome, Name, Space
 
 HAIR: Final = 1e-6
-"""Seconds by which floating-point instants may err."""
+"""Seconds of tolerance for floating-point instants."""
 
 LATE: Final = 0.01
-"""Seconds by which a loss may be told late: a real timing thread needs some time, too."""
+"""Seconds by which the report of a loss may be late, because a real timing thread needs some time too."""
 
 
 class Watch:
-    """Sees every belief, token and loss of a run. Raises `Violation` at once."""
+    """The observer of every belief, token and loss of a run. Raises `Violation` at once."""
 
     __slots__ = (
         "_answers",
@@ -66,20 +67,20 @@ class Watch:
         self.tokens = 0
 
     def violated(self, what: str) -> None:
-        """Say which property does not hold."""
+        """Raise Violation with the property that does not hold."""
         raise Violation(f"at {self._world.now:.4f}: {what}")
 
     # --- belief --------------------------------------------------------------------------------------------------
 
     def began(self, process: Actor, lease_state: LeaseState) -> None:
-        """A process believes from now on."""
+        """Handle the start of a belief."""
         self.grants += 1
         self._beliefs[id(lease_state)] = (process, lease_state)
         self._check_predecessor(process, lease_state)
         self.moved(process, lease_state)
 
     def moved(self, process: Actor, lease_state: LeaseState) -> None:
-        """A belief began or was lengthened: nobody outside the lease may believe at this instant."""
+        """Handle the start or extension of a belief: no process outside the lease may believe at this instant."""
         true = self._world.now
         mine = lease_state.lease
         self._changed_at[id(lease_state)] = true
@@ -103,45 +104,45 @@ class Watch:
             )
 
     def _check_predecessor(self, process: Actor, lease_state: LeaseState) -> None:
-        """Who comes after a section that stopped in the middle is not told that all ended well.
+        """Check that the holder after an unfinished section is not told of a clean end.
 
-        This one has to repair what was left, and answers for it; but not if it gives the lease back unused.
+        The new holder is then responsible for repairing the state, unless it releases the lease unused.
         """
         if lease_state.previous_lease is None:
             return
         name, mine, order = lease_state.lease.name, lease_state.lease.incarnation, self._store.order
         unfinished = self._unfinished.setdefault(name, set())
-        # what an operator deleted tells nothing, also not of those before
+        # a lease deleted by an operator leaves no information, not even about earlier ones
         silenced = max((order[one] for one in self._deleted), default=0)
         before = {one for one in unfinished if silenced < order[one] < order[mine]}
         if before and lease_state.previous_lease.ending is LeaseOutcome.CLEAN:
             self.violated(f"{process.name} is told of a clean end, but {before} stopped in the middle")
-        # an answer may come so late that others have worked since, and were told
+        # a reply may come so late that later holders have worked since and were told
         if not lease_state.unused and order[mine] > self._answers.get(name, 0):
             self._answers[name] = order[mine]
             self._unfinished[name] = {mine}
 
     def left(self, lease_state: LeaseState) -> None:
-        """A section ended of itself, while its lease was believed."""
+        """Handle the regular end of a section, while its process still believed."""
         self._unfinished.get(lease_state.lease.name, set()).discard(lease_state.lease.incarnation)
 
     def ended(self, lease_state: LeaseState) -> None:
-        """A belief ended, or its process died."""
+        """Handle the end of a belief, or the death of its process."""
         self._beliefs.pop(id(lease_state), None)
 
     def expired(self, incarnation: str) -> None:
-        """Another implementation found this lease expired, by its own clock and what the record says for it."""
+        """Handle that another implementation found this lease expired by its own clock and the `expires_at` field."""
         self.deleted(incarnation)
         for process, lease_state in self._beliefs.values():
             if lease_state.lease.incarnation == incarnation and lease_state.believes(process.clock.at(self._world.now)):
                 self.violated(f"{process.name} believes in {incarnation}, and its record says that it has expired")
 
     def at_mercy(self, incarnation: str) -> None:
-        """An operator is about to remove this lease at once, and has given up mutual exclusion for it."""
+        """Handle that an operator is about to remove this lease at once, giving up mutual exclusion for it."""
         self._forsaken.setdefault(incarnation, float("inf"))
 
     def forsaken(self, incarnation: str, max_overlap: float) -> None:
-        """Somebody removed this lease on purpose, knowing that it may be believed for so long (the store's seconds)."""
+        """Handle a deliberate removal of this lease, whose holder may believe for max_overlap (store's seconds)."""
         until = self._world.now + self._store.true_span(max_overlap)
         self._forsaken[incarnation] = min(until, self._forsaken.get(incarnation, until))
         for process, lease_state in self._beliefs.values():
@@ -157,12 +158,12 @@ class Watch:
     # --- tokens --------------------------------------------------------------------------------------------------
 
     def is_superseded(self, lease_state: LeaseState) -> bool:
-        """Return whether a lease is not the one that stands in the store, or has ended there."""
+        """Return whether a lease is no longer the one in the store, or has ended there."""
         entry = self._store.entries.get(lease_state.lease.name)
         return entry is None or entry.incarnation != lease_state.lease.incarnation or "ended" in entry.fields
 
     def got_token(self, lease_state: LeaseState, token: int, *, was_superseded: bool) -> None:
-        """A process obtained a token. was_superseded: its lease was gone before it asked."""
+        """Check a token that a process obtained. was_superseded: its lease was gone before the request."""
         self.tokens += 1
         if was_superseded:
             self.violated(f"{lease_state.lease.holder} obtained the token {token} after its lease was superseded")
@@ -177,21 +178,21 @@ class Watch:
     # --- grants --------------------------------------------------------------------------------------------------
 
     def granted(self, name: Name, entry: Entry, was: Entry | None) -> None:
-        """The store wrote a record of a new incarnation. was: the one that it replaced."""
+        """Check a record of a new incarnation that the store wrote. was: the record that it replaced."""
         self._check_told(name, entry, was)
         if was is not None:
             self._overtaken.add(was.incarnation)
         if name.space is not Space.LOCK or was is None or "ttl" in was.fields or "tombstone" in entry.fields:
-            return  # an operator, who meant that very incarnation, may bury what nobody can read
+            return  # an operator who names this incarnation may replace an unreadable record by a tombstone
         if not self._store.traits.foreign or "v" in was.fields:
             self.violated("a record that nobody can read was treated as free")
-        # by the store's Date, as the one clock that may be compared with another implementation's instant
+        # by the store's Date, the only clock that is comparable with another implementation's instant
         date = self._store.date(self._store.time())
         if date is None or not date > float(was.fields["expires_at"]) + expiry.FOREIGN_ALLOWANCE:
             self.violated("the lock of another implementation was taken over before its time")
 
     def _check_told(self, name: Name, entry: Entry, was: Entry | None) -> None:
-        """Who comes after a section that stopped in the middle finds its record there."""
+        """Check that the holder after an unfinished section finds the record of that section."""
         if name.space is not Space.LOCK or self._store.traits.clock is StoreClock.SERVER_EXPIRES:
             return
         before, self._latest[name] = self._latest.get(name), entry.incarnation
@@ -199,13 +200,13 @@ class Watch:
             self.violated(f"{before} was revoked, somebody stopped in the middle, and the next holder finds nothing")
 
     def deleted(self, incarnation: str) -> None:
-        """An operator removes a record of this lease, which tells nobody anything any more."""
+        """Record that an operator removes the record of this lease, so that later holders find no information."""
         self._deleted.add(incarnation)
 
     # --- renewals ------------------------------------------------------------------------------------------------
 
     def renews(self, process: Actor, lease_state: LeaseState, *, is_alone: bool, is_referred: bool) -> None:
-        """A keeper sends a renewal. is_alone: no other is under way; is_referred: somebody refers to the lease."""
+        """Check a renewal by a keeper. is_alone: no other is in flight; is_referred: the lease is referenced."""
         what = f"{process.name} renews {lease_state.lease.incarnation}"
         if not lease_state.believes(process.clock.at(self._world.now)):
             self.violated(f"{what}, which it does not hold any more")
@@ -215,7 +216,7 @@ class Watch:
             self.violated(f"{what}, which nobody refers to any more")
 
     def abandoned(self, process: Actor, lease_state: LeaseState) -> None:
-        """A lease that nobody refers to was abandoned."""
+        """Handle that an unreferenced lease was abandoned."""
         if lease_state.state is State.HELD:
             self.violated(f"{process.name} abandoned {lease_state.lease.incarnation} and holds it on")
         self.ended(lease_state)
@@ -223,7 +224,7 @@ class Watch:
     # --- endings -------------------------------------------------------------------------------------------------
 
     def lost(self, process: Actor, lease_state: LeaseState) -> None:
-        """A loss was told: what it says of the store must be true."""
+        """Check a reported loss: its reason must match the state of the store."""
         self.losses += 1
         if id(lease_state) in self._lost:
             self.violated(f"{process.name} was told the loss of {lease_state.lease.incarnation} twice")
@@ -238,7 +239,7 @@ class Watch:
             self._check_rounds(process, lease_state)
         standing = self._store.entries.get(lease_state.lease.name)
         is_ours = standing is not None and standing.incarnation == lease_state.lease.incarnation
-        # what stood in a record that was damaged since is not known any more
+        # the content of a record that was damaged since is unknown
         words = ("revoked", "closing", "ended") if standing is not None and "ttl" in standing.fields else ()
         is_ending = standing is not None and (not words or any(word in standing.fields for word in words))
         if reason is LossReason.TAKEN and is_ours:
@@ -249,14 +250,14 @@ class Watch:
             self.violated(f"{process.name} was told GONE, but the lease stands")
 
     def is_told(self, process: Actor, lease_state: LeaseState) -> None:
-        """A loss that was found elsewhere was told soon after."""
+        """Check that a loss that was found elsewhere was reported soon after."""
         if lease_state.state is State.LOST and id(lease_state) not in self._lost:
             self.violated(f"{process.name} was not told that {lease_state.lease.incarnation} was found lost")
 
     def is_told_in_time(self, process: Actor, lease_state: LeaseState) -> None:
-        """Whoever still counts as a holder has not reached its deadline, or stood still until then.
+        """Check that a process that counts as a holder has not reached its deadline, or was paused until then.
 
-        Not in the calm part: it begins by waking those who stand still.
+        Not checked in the calm part, which begins by waking paused processes.
         """
         due_at = process.clock.when(lease_state.deadline)
         is_told = lease_state.state is not State.HELD and (
@@ -266,14 +267,14 @@ class Watch:
             self.violated(f"{process.name} was never told the loss of {lease_state.lease.incarnation}")
 
     def _check_in_time(self, process: Actor, lease_state: LeaseState) -> None:
-        """A lease that runs out is told as lost the margin before its deadline, unless that was moved or time stood."""
+        """Check that expiry is reported the margin before the deadline, unless it was moved or the process paused."""
         due_at = max(process.clock.when(lease_state.notify_at), self._changed_at[id(lease_state)])
         if not self.is_calm and process.stopped_until < due_at < self._world.now - LATE:
             late = self._world.now - due_at
             self.violated(f"{process.name} was told {late:.3f} s late that {lease_state.lease.incarnation} runs out")
 
     def _check_rounds(self, process: Actor, lease_state: LeaseState) -> None:
-        """The store counts as out of reach only after so many rounds, however quickly it refused."""
+        """Check that UNREACHABLE is reported only after the tolerated failures, however quickly the store refused."""
         settings = lease_state.settings
         tolerated = settings.max_failures * settings.renew_every
         silent = process.clock.at(self._world.now) - lease_state.renewed_at
@@ -281,7 +282,10 @@ class Watch:
             self.violated(f"{process.name} was told UNREACHABLE after {silent:.3f} s; {tolerated:.3f} s are tolerated")
 
     def given_back(self, lease_state: LeaseState, *, is_ours: bool, is_removed: bool, is_gone_by_us: bool) -> None:
-        """An owner's release ended: whether the key is free by it, whether the lease is gone, whether we removed it."""
+        """Check the end of an owner's release.
+
+        is_ours: the key is free by it. is_removed: the lease is gone. is_gone_by_us: this release removed the lease.
+        """
         if is_gone_by_us and lease_state.lease.incarnation in self._overtaken:
             self.violated(
                 f"{lease_state.lease.holder} was told that it removed its lease, but somebody else had taken it over"
@@ -290,12 +294,12 @@ class Watch:
             self.violated(f"{lease_state.lease.holder} lost its lease and cut its lock-delay")
         entry = self._store.entries.get(lease_state.lease.name)
         if entry is not None and "ttl" not in entry.fields:
-            return  # damaged in the very moment: what stood there is not known any more
+            return  # it was damaged at this moment, so its content is unknown
         if is_removed and not self.is_superseded(lease_state):
             self.violated(f"{lease_state.lease.holder} was told that its lease is gone, but it stands")
 
     def swept(self, name: Name, holder: str, looked_at: float) -> None:
-        """An acquisition that was given up was swept: what it wrote before the look must be gone."""
+        """Check that after the sweep of an abandoned acquisition, what it wrote before the sweep is gone."""
         entry = self._store.entries.get(name)
         if entry is None or "ended" in entry.fields:
             return

@@ -1,4 +1,4 @@
-"""A simulated waiter: one acquisition of a process, perhaps behind others of it. `protocol.turns` decides here, too."""
+"""A simulated waiter: one acquisition in a process's local queue, using the real `protocol.turns`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Then = Callable[[Any, StoreError | None], None]
 
 
 class Waiter:
-    """Queues, asks the store once it is first, and leaves the queue. Tells `then` what came of it.
+    """A waiter: queues, sends requests once it is first, leaves the queue, and reports the outcome to `then`.
 
-    gives_up_at is an instant of the process's boot clock. looks_first: it reads before it writes.
+    gives_up_at is on the process's boot clock. looks_first: it reads before it writes.
     """
 
     __slots__ = (
@@ -53,16 +53,16 @@ class Waiter:
 
     @property
     def key(self) -> str:
-        """The key that it waits for."""
+        """The key of the lock it waits for."""
         return self._want.name.key
 
     @property
     def asks(self) -> bool:
-        """Whether it is its turn, and it asks the store or pauses between two requests."""
+        """Whether it is first: it has a request in flight or pauses between two requests."""
         return self.talk is not None and not self.talk.is_over and not self.is_over
 
     def start(self) -> None:
-        """Queue."""
+        """Join the queue."""
         self._want.on_wait = lambda seen: self._process.turns.note(self.key, seen)
         self._process.waiters.append(self)
         if self._process.turns.enter(self.key, self):
@@ -83,7 +83,7 @@ class Waiter:
             process.after(min(left, LOOK_AGAIN) / process.clock.rate, self._wait)
 
     def _run_out(self) -> None:
-        """Its time is over behind others: what the first saw a moment ago is what there is to see."""
+        """Handle the timeout of a waiter that is not first: report what the first waiter last saw."""
         self.in_time = False
         seen = self._process.turns.noted(self.key)
         if isinstance(seen, Contended):
@@ -108,7 +108,7 @@ class Waiter:
         self.talk.start()
 
     def ring(self) -> None:
-        """Wake it: it may be its turn, or the key may have become free."""
+        """Wake the waiter: it may be its turn, or the key may have become free."""
         if self.talk is not None:
             self.talk.ring()
         elif not self.is_rung:
@@ -120,7 +120,7 @@ class Waiter:
         self._then(outcome, error)
 
     def cancel(self, *, torn: bool = False) -> None:
-        """Stop waiting. torn: interrupted before it could leave the queue, so those behind it look by themselves."""
+        """Stop waiting. torn: interrupted before it could leave the queue, so the waiters behind it must poll."""
         if self.talk is not None:
             self.talk.cancel()
         self.is_over = True
@@ -142,16 +142,16 @@ class Waiter:
 
 
 def check_turns(process: Process, key: str) -> None:
-    """Somebody asks for a key while anybody waits for it."""
+    """Check that, if a key has waiters in this process, one of them is sending requests."""
     waiting = [one for one in process.waiters if one.key == key and not one.is_over]
     if process.world.now < process.is_torn_until:
-        return  # one was interrupted before it could leave the queue: those behind it look by themselves
+        return  # a waiter was interrupted before it could leave the queue: the waiters behind it poll
     if waiting and not any(one.asks for one in waiting):
         process.watch.violated(f"{len(waiting)} waiters of {process.name} wait for {key}, and none of them asks")
 
 
 def check_woken(process: Process, key: str, freed_at: float) -> None:
-    """Whoever paused at the instant at which this process gave a key back does not pause on."""
+    """Check that a waiter that was pausing when this process released the key was woken."""
     for one in process.waiters:
         if one.key == key and one.asks and one.talk is not None and one.talk.slept_since < freed_at:
             process.watch.violated(f"{process.name} gave {key} back, and its waiter sleeps on")

@@ -1,7 +1,6 @@
-"""How a seed's plan is played to the end, and what came of it.
+"""Playing a seed's plan, and its result.
 
-A run has a rough part, in which everything that can go wrong does, and a calm one, in which a fresh contender must
-get the lock in time.
+A run has a rough part, with faults and accidents, and a calm part, in which a new contender must get the lock in time.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ M = TypeVar("M", bound=Machine)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of a seed. violation: None if everything held. faults: how often each of `network.FAULTS` happened.
+    """The result of a seed. violation: None if all properties held. faults: number of each of `network.FAULTS`.
 
-    delivered: requests that the store carried out. answered: answers that reached who waited for them.
+    delivered: requests that the store carried out. answered: replies that reached their waiting sender.
     """
 
     seed: int
@@ -65,10 +64,10 @@ def play(
     traits: Traits | None = None,
     is_told: bool = False,
 ) -> Run:
-    """Play one seed, of the scenario that it stands for or another one. Never raises `Violation`: the run says it.
+    """Play one seed in its own scenario or the given one. A violation is in the Run, not raised.
 
-    store: opens a real one, to take part in the run. traits: of the only kind of simulated store to play. Without
-    either, the seed chooses among four kinds. is_told: keep the event log.
+    store: opens a real store for the run. traits: those of the simulated store to use. Without either, the seed chooses
+    among four kinds. is_told: keep the event log.
     """
     plan = plan_of(seed, scenario, traits, is_simulated=store is None)
     stage = Stage(seed, plan, store, is_told=is_told)
@@ -95,7 +94,7 @@ def play(
 
 
 class Stage:
-    """The world of one run, with everybody in it."""
+    """The world of one run, with all actors."""
 
     __slots__ = ("calm_at", "network", "operator", "plan", "store", "stranger", "watch", "workers", "world")
 
@@ -143,7 +142,7 @@ class Stage:
         return made
 
     def play(self) -> None:
-        """Play the rough part and the calm one. Raises `Violation`."""
+        """Play the rough part and the calm part. Raises `Violation`."""
         world, plan = self.world, self.plan
         for worker in self.workers:
             world.at(world.dice.random() * 2, worker, worker.begin)
@@ -189,7 +188,7 @@ class Stage:
                 self.stranger.contends(4 * longest)
 
     def _set_clock(self, seconds: float) -> None:
-        """Set the store's clock, of which everybody here has just seen what it says."""
+        """Set the store's clock, right after every process has read it."""
         if self.calm_at is not None:
             return
         self.network.befell("set")
@@ -202,17 +201,17 @@ class Stage:
     def _granted(self, name: Name, entry: Entry, was: Entry | None) -> None:
         self.watch.granted(name, entry, was)
         if self.calm_at is not None and name == KEY and "ttl" not in entry.fields:
-            # another implementation's request that came late: nobody is left there who would remove it
+            # a late request of another implementation, of which no process is left to remove the record
             self.world.at(self.world.now, None, lambda _: self.operator.clears())
 
     def _victim(self) -> Worker:
-        """Choose whom an accident befalls: mostly somebody who holds the lock."""
+        """Return the process that an accident happens to; usually a holder of the lock."""
         dice = self.world.dice
         holding = [worker for worker in self.workers if worker.is_holding]
         return dice.choice(holding if holding and dice.random() < 0.7 else self.workers)
 
     def _calm(self) -> None:
-        """End the faults, wake everybody, and let them give back what they hold."""
+        """End the faults, wake all processes, and let them release what they hold."""
         world = self.world
         if world.is_told:
             world.tell("everybody", "calm from now on")
@@ -221,12 +220,12 @@ class Stage:
         self.operator.clears()
         for worker in self.workers:
             worker.cut_until = 0.0
-            worker.is_finishing = True  # also if it dies now and comes back
+            worker.is_finishing = True  # even if it dies now and is restarted
             world.resume(worker)
             world.at(world.now, worker, worker.finish)
 
     def _probe(self) -> None:
-        """A fresh contender must get the lock within what H1 promises, counted from the last commit of anybody."""
+        """Check that a new contender gets the lock within the bound of H1 after the last commit of any process."""
         world, settings = self.world, self.plan.settings[0]
         probe = self._enter(Process, "probe", settings, 1.0)
         got: list[Grant] = []
@@ -239,7 +238,7 @@ class Stage:
         want = probe.wish(KEY)
         talk = Talk(probe, acquire(want, probe.context, gives_up_at=None, tries_once=False), 30.0, asked)
         world.at(world.now, probe, lambda _: talk.start())
-        # whatever is late comes within this; each commit sets the promise anew
+        # late requests arrive within this time; each commit restarts the bound
         while not got:
             world.run(self._due_at())
             if not got and self._due_at() <= world.now:
@@ -253,7 +252,7 @@ class Stage:
         return max(touched_at, self.calm_at or 0.0) + self._patience()
 
     def _patience(self) -> float:
-        """Return how long H1 lets a contender wait after the last commit, in true seconds."""
+        """Return the longest wait of a contender after the last commit by H1, in true seconds."""
         traits = self.plan.traits
         settings = max(self.plan.settings, key=lambda one: one.ttl)
         drift = settings.drift
@@ -265,6 +264,6 @@ class Stage:
             # places of processes that died or were cut off
             patience += SESSION_TTL
         if traits.clock not in (StoreClock.ONE_CLOCK, StoreClock.SERVER_EXPIRES) or self.plan.sets_clock:
-            # by observation it counts from the first sight of the last state, and that may come a pause later
+            # expiry by observation counts from the first read of the last state, which may be one pause later
             patience += settings.backoff_max + 2 * settings.request_timeout
         return patience / (1 - drift)

@@ -1,6 +1,6 @@
-"""What the simulated store answers: compare-and-swap in one step, in three kinds of time and tokens.
+"""The simulated store: atomic compare-and-swap, with three kinds of clocks and tokens.
 
-Must not know what fields mean, nor who asks. Time is true time turned into the store's own.
+Must not know what fields mean, nor which process sends a command. Its time is computed from true time.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ NONE: Final = Traits("none", "simulated", StoreClock.NONE, TokenSource.NATIVE)
 PROFILES: Final = (SHARED, DATED, NONE)
 
 _SCATTER: Final = 2_654_435_761
-"""Odd, so that multiplying by it modulo 2**32 never repeats: incarnations are unique and do not grow."""
+"""Odd, so that multiples modulo 2**32 do not repeat: incarnations are unique but not increasing."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """One record. updated_at is the store's time; created_ms too; committed_at is true time. token: of its grant."""
+    """One record. updated_at and created_ms are the store's time, committed_at is true time. token: of its grant."""
 
     fields: Mapping[str, str]
     incarnation: str
@@ -62,11 +62,11 @@ class Entry:
 
 
 class SimulatedStore:
-    """A store with one clock for `updated` and, where it is dated, another for `Date`.
+    """A store with one clock for `updated` and, if it has two clocks, another for `Date`.
 
     skew: seconds that `Date` is ahead of `updated`. order: the number of each grant. touched_at: true instants of the
-    last writes. on_grant is told of every new incarnation: its name, its entry, and the one that it replaced.
-    places: its queues, if it keeps any.
+    last writes. on_grant is called with every new incarnation: name, entry, and the entry it replaced. places: its
+    queues, if any.
     """
 
     __slots__ = (
@@ -116,7 +116,7 @@ class SimulatedStore:
         return self._performs[type(command)](command, clock.offset + clock.rate * self._world.now)
 
     def spoil(self, name: Name, fields: Mapping[str, str]) -> None:
-        """Let an administrator write whatever it likes over a record: the store counts a change like any other."""
+        """Overwrite a record as an administrator could; the store counts this as a change."""
         entry = self.entries[name]
         entry.fields = fields
         entry.revision += 1
@@ -124,26 +124,26 @@ class SimulatedStore:
         entry.committed_at = self.touched_at[name] = self._world.now
 
     def erase(self, name: Name) -> None:
-        """Let an administrator delete a record."""
+        """Delete a record as an administrator could."""
         del self.entries[name]
 
     def close(self) -> None:
-        """End with the run: there is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
     def set_clock(self, seconds: float) -> None:
-        """Set the clock forward, or back, as an administrator or a time service does."""
+        """Set the clock forward or back, as an administrator or a time service does."""
         self._clock.offset += seconds
 
     def time(self) -> float:
-        """Return the time by which `updated` is stamped."""
+        """Return the store's time, which is used for `updated`."""
         return self._clock.at(self._world.now)
 
     def true_span(self, store_seconds: float) -> float:
-        """Return how long a span of the store's time truly lasts."""
+        """Convert a span of the store's time to true seconds."""
         return store_seconds / self._clock.rate
 
     def date(self, now: float) -> float | None:
-        """Return what an answer says of the time, if it says any; now is the store's time."""
+        """Return the time in a reply (`Date`), or None; now is the store's time."""
         if not self._has_date:
             return None
         step = self._step
@@ -192,7 +192,7 @@ class SimulatedStore:
         return self._grant(command.name, command.fields, now, entry)
 
     def _is_overtaking(self, command: Create | Replace) -> bool:
-        """Return whether others wait before the waiter of this command; otherwise take it out of the queue."""
+        """Return whether other waiters are before the command's waiter; if not, remove it from the queue."""
         if self.places is None or not command.waiter_id:
             return False
         if not self.places.is_turn(command.name, command.waiter_id):

@@ -1,6 +1,6 @@
-"""How a script is driven in virtual time: the simulator's twin of the blocking and the awaiting driver.
+"""Running a script in virtual time: the simulator's counterpart of the blocking and the asynchronous driver.
 
-Stamps every command's send and receipt by the process's boot clock, limits it, and throws what went wrong.
+It stamps every request and reply by the process's boot clock, applies the limit, and throws errors into the script.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from lockstead.testing.simulation.machine import Machine
 
 OVERTIME: Final = 0.9
-"""Seconds after the end of a wait in which its last try must be over; as the real drivers have it."""
+"""Seconds after the end of a wait within which the last attempt must end, as in the real drivers."""
 
 VOLLEY: Final = 5
-"""So many changes of one conversation that are turned away within the store's pace are a volley."""
+"""Number of rejected changes of one script within the store's pace that is a violation."""
 
 EVER: Final = float("inf")
 
@@ -32,7 +32,7 @@ Then = Callable[[Any, StoreError | None], None]
 
 
 class _Notifying:
-    """The store as one conversation subscribes to it."""
+    """The store's `subscribe`, as seen by one script."""
 
     __slots__ = ("_talk",)
 
@@ -44,7 +44,7 @@ class _Notifying:
 
 
 class _Queueing(_Notifying):
-    """The same of a store that keeps a queue."""
+    """The same for a store that keeps a queue."""
 
     __slots__ = ()
 
@@ -56,10 +56,10 @@ class _Queueing(_Notifying):
 
 
 class Talk:
-    """One script under way in one process. Tells `then` its result, or the error that ended it.
+    """One running script of one process. Calls `then` with its result, or with the error that ended it.
 
-    gives_up_at is an instant of the process's boot clock; number names the command that is being waited for;
-    epoch: of the process's life in which it was begun.
+    gives_up_at is on the process's boot clock. number identifies the command in flight. epoch: that of the process when
+    the script was started.
     """
 
     is_gone: ClassVar[bool] = False
@@ -109,35 +109,35 @@ class Talk:
         self.notified: list[bool] = []
 
     def start(self) -> None:
-        """Take the first step."""
+        """Run the first step."""
         self._advance(None, None)
 
     def cancel(self) -> None:
-        """Stop waiting: as a cancelled task or Ctrl-C does, leaving the command under way unknown."""
+        """Stop, like a cancelled task or Ctrl-C; the outcome of the command in flight stays unknown."""
         if not self.is_over:
             self._end()
             self._script.close()
 
     def ring(self) -> None:
-        """Wake it: a pause ends at once, the one under way or the next."""
+        """Wake the script: the current pause, or the next one, ends at once."""
         self.is_rung = True
         if self.sleeps is not None:
             self._world.at(self._world.now, self.process, self.resumed, self.sleeps)
 
     def take(self) -> bool:
-        """Return whether it was rung, and forget it."""
+        """Return whether `ring` was called, and reset that."""
         was, self.is_rung = self.is_rung, False
         return was
 
     def noting(self, on_change: Callable[[bool], None]) -> Callable[[bool], None]:
-        """Return what a subscription calls: it sees that nothing is slept through."""
+        """Return the callback of a subscription, which also checks that no notification is slept through."""
 
         noted = self.notified = []
 
         def notified(is_free: bool) -> None:
             on_change(is_free)
             if noted is not self.notified:
-                return  # it was on its way when its subscription was closed
+                return  # it was in flight when its subscription was closed
             noted.append(is_free)
             if self.sleeps is not None and self.sleeps[1].wake_on_change and not self.is_rung:
                 self.process.watch.violated("a waiter is notified of a change and sleeps on")
@@ -145,17 +145,17 @@ class Talk:
         return notified
 
     def answered(self, message: tuple[int, Any]) -> None:
-        """An answer came in; one that nobody waits for any more is dropped."""
+        """Handle a reply; drop it if the script no longer waits for it."""
         number, answer = message
         process = self.process
-        # an answer may reach a process that died and came back: it is not the one that asked
+        # a reply may reach a process that died and was restarted, which did not send the request
         if number == self.number and not self.is_over and self.epoch == process.epoch:
             process.network.answered += 1
             clock = self._clock
             self._advance(Reply(answer, self.sent_at, clock.offset + clock.rate * self._world.now), None)
 
     def resumed(self, message: tuple[int, Pause, float]) -> None:
-        """A pause is over."""
+        """Handle the end of a pause."""
         number, command, seconds = message
         if number == self.number and not self.is_over and self.epoch == self.process.epoch:
             watching, clock = self._watching, self._clock
@@ -167,7 +167,7 @@ class Talk:
             self._advance(Reply(paused, self.sent_at, clock.offset + clock.rate * self._world.now), None)
 
     def failed(self, message: tuple[int, StoreError]) -> None:
-        """The request failed, or its limit passed."""
+        """Handle a failed request, or one whose limit has passed."""
         number, error = message
         if number == self.number and not self.is_over and self.epoch == self.process.epoch:
             self._advance(None, error)
@@ -175,7 +175,7 @@ class Talk:
     def _advance(self, reply: Reply[Any] | None, error: StoreError | None) -> None:
         process, script, clock = self.process, self._script, self._clock
         self.sleeps, self.slept_since = None, EVER
-        # one instant of true time for all that a step does
+        # all of a step happens at one instant of true time
         self.sent_at = now = clock.offset + clock.rate * self._world.now
         while True:
             try:
@@ -236,7 +236,7 @@ class Talk:
                 self.notified = []
         if self.is_rung:
             slept = 0.0
-        # as `World.at` does: half of all steps end here
+        # inlined `World.at`, because half of all steps end here
         world.number = number = world.number + 1
         ends_at = world.now + slept / self._clock.rate
         message = self.sleeps = (self.number, command, seconds)
@@ -249,13 +249,13 @@ class Talk:
             self._watching.close()
 
     def was_turned_away(self, at: float, pace: float) -> None:
-        """Note that the store would not take another change so soon; who asks on as fast keeps all others out."""
+        """Record that the store rejected a change as too soon; a client that does not slow down starves the others."""
         self.turned_away = (*self.turned_away[-VOLLEY + 1 :], at)
         if len(self.turned_away) == VOLLEY and at - self.turned_away[0] < pace:
             self.process.watch.violated(f"{self.process.name} was turned away {VOLLEY} times in {pace:g} s")
 
     def _count_idle_turn(self) -> None:
-        """Catch a script that spins: it neither waits nor sends, and a real driver would burn a processor."""
+        """Detect a script that spins without waiting or sending, which would keep a real driver's CPU busy."""
         self.turns += 1
         if self.turns > 50:
             self.process.watch.violated("a script spins without waiting or sending")

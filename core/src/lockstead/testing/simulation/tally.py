@@ -1,6 +1,6 @@
-"""How many seeds are played on all cores, and what is told of them: failures, speed, and every kind of fault.
+"""Playing many seeds on all cores, and the report: failures, speed, and the count of every kind of fault.
 
-Must not know what happens in a run. A kind of fault that never fires shows as a nought.
+Must not know what happens in a run. A kind of fault that never happens is reported as 0.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from lockstead.testing.simulation.plans import Scenario
 from lockstead.testing.simulation.scenario import Run, play
 
 CHUNK: Final = 250
-"""Seeds that one process plays before it tells."""
+"""Number of seeds that one process plays before it reports."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """The sums over the runs of one scenario. took: seconds of processor time; fewest: messages of the poorest run."""
+    """The sums over the runs of one scenario. took: seconds of CPU time. fewest: fewest messages of any run."""
 
     runs: int = 0
     delivered: int = 0
@@ -55,7 +55,7 @@ class Tally:
             self.fewest = run.delivered + run.answered
 
     def add(self, other: Tally) -> None:
-        """Add what another process counted."""
+        """Add the counts of another tally."""
         self.runs += other.runs
         self.delivered += other.delivered
         self.answered += other.answered
@@ -73,21 +73,21 @@ Tallies = dict[Scenario, Tally]
 
 
 def play_all(seeds: range, scenario: Scenario | None, jobs: int) -> Iterator[Tallies]:
-    """Play seeds in so many processes; give the sums of each chunk as soon as it is done."""
+    """Play seeds in `jobs` processes; yield the sums of each chunk as soon as it is done."""
     chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
     work = partial(play_chunk, scenario)
     if jobs == 1 or len(chunks) == 1:
         yield from map(work, chunks)
         return
-    # not by a fork: the caller may have threads
+    # spawn, not fork: the caller may have threads
     with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=gc.freeze) as pool:
         yield from pool.map(work, chunks)
 
 
 def play_chunk(scenario: Scenario | None, seeds: range) -> Tallies:
     """Play some seeds in this process."""
-    # the collector of cycles is not told to come rarely: what it finds then has left the processor's caches, and that
-    # takes a fifth more of the time
+    # the garbage collector keeps its default thresholds: with rarer collections, the objects have left the CPU caches
+    # by then, which takes a fifth more time
     tallies: Tallies = {}
     clock: Callable[[], float] = time.process_time
     before = clock()
@@ -100,7 +100,7 @@ def play_chunk(scenario: Scenario | None, seeds: range) -> Tallies:
 
 
 def cores() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -1,4 +1,4 @@
-"""How the event log names commands and answers. Used only while somebody reads along."""
+"""Descriptions of commands and replies in the event log. Used only if the log is kept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SHOWN = ("identity", "ttl", "closing", "revoked", "token", "tombstone")
 
 
 def brief(thing: Any) -> str:
-    """Return one short phrase for a command or an answer."""
+    """Return a short description of a command or a reply."""
     match thing:
         case Snapshot():
             fields = {key: thing.fields[key] for key in _SHOWN if key in thing.fields}

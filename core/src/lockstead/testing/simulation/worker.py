@@ -1,6 +1,6 @@
-"""What simulated processes do: take the lock, work, share it, hand it on, give it back.
+"""The behaviour of simulated processes: acquire the lock, work, share it, pass it on, release it.
 
-All choices come from the world's dice. Must not know what holds of a correct protocol: that is `properties`.
+All choices come from the world's dice. Must not know the properties of a correct protocol, which are in `properties`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from lockstead.values import Name
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """What workers tend to do: probabilities, and mean lengths in seconds.
+    """The behaviour of workers: probabilities, and mean durations in seconds.
 
-    rivals: another thread of the process asks for the lock that is held. threads: another one becomes a member of it.
-    besides: another one takes a lock of another key meanwhile. forgets: the lease is collected, and given back or not.
-    queues: another one waits for the lock as well.
+    rivals: another thread of the process tries to acquire the held lock. threads: another thread becomes a member.
+    besides: another thread takes a lock of another key meanwhile. forgets: the lease is garbage-collected, and
+    released or not. queues: another thread waits for the lock as well.
     """
 
     work: float = 30.0
@@ -48,19 +48,19 @@ class Habits:
 
 
 QUEUED_MAX = 3
-"""Threads of one process that wait besides the first."""
+"""Maximum number of further threads of one process that wait for the lock."""
 
 
 @dataclass(slots=True)
 class Mailbox:
-    """Tickets under way between processes. detached: nobody keeps them, so somebody must release them."""
+    """Tickets passed between processes. detached: not kept by any process, so that one must release them."""
 
     shared: list[LeaseId] = field(default_factory=list)
     detached: list[LeaseId] = field(default_factory=list)
 
 
 class Worker(Process):
-    """A process that works under one lock, over and over, until it is told to finish."""
+    """A process that repeatedly works under one lock, until `finish` is called."""
 
     __slots__ = (
         "_asking",
@@ -80,7 +80,7 @@ class Worker(Process):
     mailbox: Mailbox
 
     def employ(self, key: Name, habits: Habits, mailbox: Mailbox) -> None:
-        """Say what it works at."""
+        """Set the worker's lock, habits and mailbox."""
         self.key = key
         self.habits = habits
         self.mailbox = mailbox
@@ -96,13 +96,13 @@ class Worker(Process):
         return self.world.dice.random() < odds
 
     def _span(self, mean: float) -> float:
-        """Draw a length: mostly about the mean, at times next to nothing."""
+        """Return a random duration between 0 and twice the mean."""
         return 2 * mean * self.world.dice.random()
 
-    # --- asking --------------------------------------------------------------------------------------------------
+    # --- acquiring -----------------------------------------------------------------------------------------------
 
     def begin(self, _: Any = None) -> None:
-        """Look for work: under somebody's ticket, or under a lease of our own."""
+        """Start working: under another process's ticket, or under a lease of its own."""
         if self.is_finishing or self._held is not None or self._asking is not None:
             return
         mailbox, habits = self.mailbox, self.habits
@@ -139,7 +139,7 @@ class Worker(Process):
             self.after(self._span(self.settings.ttl / 2), self._queue_up)
 
     def _queue_up(self, _: Any) -> None:
-        """Wait for the lock in another thread of this process, behind those that wait already."""
+        """Wait for the lock in another thread of this process, behind the existing waiters."""
         if self.is_finishing or len(self._queued) >= QUEUED_MAX:
             return
         want = self.wish(self.key)
@@ -218,9 +218,9 @@ class Worker(Process):
         self.draw(kept)
 
     def _rival(self, _: Any) -> None:
-        """Ask for what this very process holds, as another of its threads may, and as if that one were dead.
+        """Try to acquire the lock that this process holds, like another of its threads with reclaim=True.
 
-        If it has the lock it gives it back unused, as who wants several locks does if one of them is not to be had.
+        If that succeeds, it releases the lease unused, like a batch of locks if one of them is not available.
         """
         want = self.wish(self.key, reclaim=True)
 
@@ -233,7 +233,7 @@ class Worker(Process):
         self.converse(acquire(want, self.context, gives_up_at=self.now(), tries_once=True), asked, self.now())
 
     def _join_in(self, kept: KeptLease) -> None:
-        """Become a member once more, as another thread of a process that works under a shared lease may."""
+        """Become a member once more, like another thread of a process that works under a shared lease."""
         lease, nonce = kept.lease_state.lease, self.nonce()
         if not kept.lease_state.shared or not kept.lease_state.believes(self.now()):
             return
@@ -248,7 +248,7 @@ class Worker(Process):
         self.converse(attach(lease, nonce, self._registration(nonce, lease.ttl), self.context), joined)
 
     def _take_besides(self, _: Any) -> None:
-        """Hold a lock of another key for a while, as another thread of the process may."""
+        """Hold a lock of another key for a while, like another thread of the process."""
         if self.is_finishing:
             return
         want = self.wish(Name(f"{self.key.key}-besides"))
@@ -274,7 +274,7 @@ class Worker(Process):
         self.release(kept, lambda: self._freed(kept))
 
     def _lose_sight(self, kept: KeptLease) -> None:
-        """Drop the last reference to the lease; what was collected with it gives it back soon after, or never."""
+        """Drop the last reference to the lease; an object collected with it releases it soon after, or never."""
         if self._held is not kept:
             return
         self.tell(f"drops {kept.lease_state.lease.incarnation}")
@@ -374,7 +374,7 @@ class Worker(Process):
     # --- accidents, the end --------------------------------------------------------------------------------------
 
     def crash(self, comes_back_after: float) -> None:
-        """Die, and come back as a new process of the same owner."""
+        """Die, and restart later as a new process of the same owner."""
         self.die()
         self._asking = self._want = self._held = None
         self._besides.clear()
@@ -383,7 +383,7 @@ class Worker(Process):
         self.after(comes_back_after, self.begin)
 
     def stumble(self, is_fatal: bool) -> None:
-        """Stand still for about a ttl, or die and come back, at the worst of moments."""
+        """Pause for about a ttl, or die and restart, while a reply is outstanding."""
         if is_fatal:
             self.crash(self.settings.ttl * self.world.dice.random() ** 2)
         else:
@@ -391,11 +391,11 @@ class Worker(Process):
 
     @property
     def is_holding(self) -> bool:
-        """Whether it works under a lease at this moment."""
+        """Whether it is working under a lease now."""
         return self._held is not None
 
     def finish(self, _: Any = None) -> None:
-        """Release what is held, stop asking, begin nothing new."""
+        """Release what is held, stop waiting, and start nothing new."""
         self.is_finishing = True
         for queued in list(self._queued):
             self._give_up(queued)
@@ -408,8 +408,8 @@ class Worker(Process):
 
 
 def _ignored(_: Any, __: StoreError | None) -> None:
-    """Whatever came of it."""
+    """Ignore the outcome."""
 
 
 def _nothing() -> None:
-    """Nobody waits for it."""
+    """Do nothing: nothing waits for the end."""

@@ -1,6 +1,6 @@
-"""What happens next: true time, one heap of events, one set of dice. Must not know locks.
+"""The simulated world: true time, one heap of events, one random generator. Must not know locks.
 
-Nothing here sleeps or reads a clock. Two events of one instant happen in the order in which they were planned.
+It never sleeps or reads a clock. Two events of one instant happen in the order in which they were scheduled.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from random import Random
 from typing import Any, Final, TypeAlias
 
 EVENTS_MAX: Final = 200_000
-"""Events of one run; a few hundred are usual."""
+"""Maximum events of one run; a few hundred are usual."""
 
 Call: TypeAlias = Callable[[Any], None]
 
 
-class Violation(Exception):  # noqa: N818 - the field's word
+class Violation(Exception):  # noqa: N818 - the usual term in this field
     """A property of the protocol did not hold."""
 
 
-class Halt(Exception):  # noqa: N818 - no error
-    """The part of a run that is being played ends here, at somebody's wish."""
+class Halt(Exception):  # noqa: N818 - not an error
+    """Raised by an event to end the current part of a run."""
 
 
 class BootClock:
-    """A process's boot clock: runs at its own rate from its own zero, also while the process stands still."""
+    """A process's boot clock: it has its own rate and offset, and runs while the process is paused."""
 
     __slots__ = ("offset", "rate")
 
@@ -43,9 +43,9 @@ class BootClock:
 
 
 class Actor:
-    """Somebody whom events happen to: they wait while it is stopped, and are lost when it dies.
+    """A target of events: they are delayed while it is stopped, and lost when it dies.
 
-    stopped_until is a true instant; epoch counts its deaths.
+    stopped_until is a true instant. epoch is the number of its deaths.
     """
 
     __slots__ = ("clock", "epoch", "name", "stopped_until")
@@ -58,10 +58,10 @@ class Actor:
 
 
 class World:
-    """True time in seconds, the events to come, the dice, and the log if somebody wants to read it.
+    """True time in seconds, the scheduled events, the random generator, and the event log if it is kept.
 
-    events: a heap of (true instant, number, actor or None, its epoch, call, argument); number: of the last one
-    planned.
+    events: a heap of (true instant, number, actor or None, its epoch, call, argument). number: that of the last
+    scheduled event.
     """
 
     __slots__ = ("dice", "events", "is_told", "log", "now", "number")
@@ -75,12 +75,12 @@ class World:
         self.number = 0
 
     def at(self, when: float, actor: Actor | None, call: Call, argument: Any = None) -> None:
-        """Plan a call at a true instant; for an actor, if it has not died until then."""
+        """Schedule a call at a true instant; with an actor, only if it has not died by then."""
         self.number = number = self.number + 1
         heappush(self.events, (when, number, actor, 0 if actor is None else actor.epoch, call, argument))
 
     def resume(self, actor: Actor) -> None:
-        """End the stop of an actor: what waited for its end happens now."""
+        """Resume a stopped actor: its delayed events happen now."""
         ends_at, actor.stopped_until = actor.stopped_until, min(actor.stopped_until, self.now)
         if ends_at > self.now:
             waiting = [event for event in self.events if event[2] is actor and event[0] == ends_at]
@@ -89,11 +89,11 @@ class World:
             heapify(self.events)
 
     def tell(self, who: str, what: str) -> None:
-        """Write a line of the log; ask `is_told` first where the line costs something."""
+        """Write a line to the log; check `is_told` first if composing the line is expensive."""
         self.log.append(f"{self.now:10.4f}  {who:<10} {what}")
 
     def run(self, until: float) -> None:
-        """Let everything happen that is planned up to a true instant, or until somebody raises `Halt`."""
+        """Run all events scheduled up to a true instant, or until one raises `Halt`."""
         events = self.events
         try:
             for _ in range(EVENTS_MAX):
