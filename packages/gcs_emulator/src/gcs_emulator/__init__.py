@@ -1,7 +1,7 @@
-"""A faithful Google Cloud Storage server for tests: standard library only, starts at once, fails on demand.
+"""A Google Cloud Storage emulator for tests: faithful, standard library only, starts instantly, fails on demand.
 
-It speaks the JSON API and plain GET and HEAD of objects, judges preconditions on every operation as the real one does,
-and can be told to fail in every way a lock has to survive. `gcs-emulator` runs it on its own.
+It supports the JSON API and plain GET and HEAD of objects, checks preconditions on every operation like the real
+service, and can inject every failure that a lock must survive. The command `gcs-emulator` runs it as a program.
 """
 
 from gcs_emulator.clock import Clock, ManualClock

@@ -1,7 +1,6 @@
-"""The operations: a route and a request in, an answer out.
+"""The operations of the API: each takes a request and its route, and returns a response.
 
-The one place that knows which operation does what to the store. No socket and no fault here: what goes wrong on the way
-is the server's business.
+Only this module knows what each operation does to the store. It knows neither sockets nor faults.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class Api:
         }
 
     def route(self, request: Request) -> Route:
-        """Return the operation a request asks for; raises ApiError for what the API does not have."""
+        """Return the operation of a request; raises ApiError if the API does not have it."""
         upload_id = request.query.get("upload_id")
         if upload_id is None:
             return route(request)
@@ -76,7 +75,7 @@ class Api:
         return Route(kind, session.bucket, session.name)
 
     def answer(self, request: Request, asked: Route) -> Answer:
-        """Do what is asked for, and answer; a refusal is an answer too."""
+        """Carry out a request and return its response, which may be a refusal."""
         denied = self._denied()
         try:
             if denied:
@@ -119,7 +118,7 @@ class Api:
 
     def _bucket_permissions(self, request: Request, asked: Route) -> Answer:
         self._store.bucket(asked.bucket)
-        # Everything that is asked about and not denied is granted: the server knows no callers.
+        # every requested permission that is not denied is granted, because the server does not identify callers
         denied = self._denied()
         granted = [value for key, value in request.pairs() if key == "permissions" and value not in denied]
         return json_answer({"kind": "storage#testIamPermissionsResponse", "permissions": granted})
@@ -244,7 +243,7 @@ class Api:
 
 
 def refusal(request: Request, error: ApiError) -> Answer:
-    """Return the answer for a refusal, in the shape of the API that was spoken."""
+    """Return the response for an error, in the format of the API that was used."""
     if error.status == 304:
         return Answer(304)
     if is_plain(request):

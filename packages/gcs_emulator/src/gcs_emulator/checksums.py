@@ -1,7 +1,7 @@
-"""The two checksums an object carries: MD5 and CRC-32C, in base64 as the API writes them.
+"""The checksums of an object: MD5 and CRC-32C, in base64 like in the API.
 
-CRC-32C comes from `google_crc32c` where that is installed (it comes with the client library); a table in pure
-Python stands in for it, at some megabytes a second.
+CRC-32C is computed by `google_crc32c` if that is installed (the client library depends on it), else by a table in
+pure Python, at some megabytes per second.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _table() -> tuple[int, ...]:
 
 
 def crc32c_in_python(content: bytes) -> int:
-    """Return the CRC-32C of the content as a number, without any library."""
+    """Return the CRC-32C of the content as an integer, in pure Python."""
     table, value = _table(), 0xFFFFFFFF
     for byte in content:
         value = table[(value ^ byte) & 0xFF] ^ (value >> 8)

@@ -1,7 +1,7 @@
-"""The server's time: where it comes from and how it is written on the wire.
+"""The server's clock, and the formats of times in responses.
 
-A clock is any callable that gives seconds since the epoch; the server asks it for every
-`updated`, `timeCreated`, generation and `Date`, so a test that brings its own clock needs no sleeping.
+A clock is any callable that returns seconds since the epoch. The server uses it for every `updated`, `timeCreated`,
+generation and `Date`, so a test with its own clock need not sleep.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ EPOCH_OF_MANUAL_CLOCKS = 1_700_000_000.0
 
 
 class ManualClock:
-    """A clock that stands still until it is told to move.
+    """A clock that changes only by `advance`.
 
-    Does not wake anybody: a fault that waits some seconds waits real ones.
+    It does not affect waiting: a fault that waits some seconds waits real seconds.
     """
 
     def __init__(self, now: float = EPOCH_OF_MANUAL_CLOCKS) -> None:
@@ -29,18 +29,18 @@ class ManualClock:
         self._lock = threading.Lock()
 
     def __call__(self) -> float:
-        """Return the seconds since the epoch this clock stands at."""
+        """Return the current time of this clock, in seconds since the epoch."""
         with self._lock:
             return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move by so many seconds; a negative number sets the clock back."""
+        """Advance the clock by seconds; a negative number sets it back."""
         with self._lock:
             self._now += seconds
 
 
 def rfc3339(instant: float) -> str:
-    """Write an instant as the JSON API does: UTC with milliseconds.
+    """Format an instant like the JSON API: UTC with milliseconds.
 
     instant is seconds since the epoch.
     """
@@ -49,7 +49,7 @@ def rfc3339(instant: float) -> str:
 
 
 def http_date(instant: float) -> str:
-    """Write an instant as HTTP does: UTC, whole seconds, rounded down."""
+    """Format an instant like HTTP: UTC, whole seconds, rounded down."""
     return _http_date_of(int(instant // 1))
 
 

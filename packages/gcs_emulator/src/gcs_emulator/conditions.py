@@ -1,10 +1,10 @@
-"""Preconditions: may this request touch this object?
+"""Preconditions of a request on an object.
 
-Pure. `ifGenerationMatch` and its three sisters, as one value that is judged against an object or its absence.
-The rules, for the generation and for the metageneration alike:
+No I/O. `ifGenerationMatch` and the other three parameters, as one value that is checked against an object or its
+absence. The rules are the same for generation and metageneration:
 
-* match: 0 holds when the object is absent, any other number when it is equal; else 412.
-* not-match: 0 holds when the object is present, any other number when it differs; else 304.
+* match: 0 holds if the object is absent, any other number if it is equal; else 412.
+* not-match: 0 holds if the object is present, any other number if it differs; else 304.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from gcs_emulator.errors import ApiError
 
 
 class Versioned(Protocol):
-    """What a precondition looks at."""
+    """An object with the attributes that preconditions check."""
 
     @property
     def generation(self) -> int:
-        """The incarnation of the object."""
+        """The generation of the object's content."""
         ...
 
     @property
     def metageneration(self) -> int:
-        """The version of its metadata within the incarnation."""
+        """The version of its metadata within the generation."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The preconditions of one request; None where the request has none."""
+    """The preconditions of one request; None for those it does not have."""
 
     generation_match: int | None = None
     generation_not_match: int | None = None
@@ -40,9 +40,9 @@ class Conditions:
     metageneration_not_match: int | None = None
 
     def judge(self, found: Versioned | None) -> None:
-        """Return if all hold for what was found (None: absent).
+        """Check all preconditions against an object (None: absent).
 
-        Raises ApiError 412 for a match that fails, 304 for a not-match that fails; match is judged first.
+        Raises ApiError 412 if a match fails, 304 if a not-match fails; match is checked first.
         """
         generation = found.generation if found is not None else 0
         metageneration = found.metageneration if found is not None else 0
@@ -60,9 +60,9 @@ def _differs(wanted: int | None, actual: int) -> bool:
 
 
 def conditions_of(query: Mapping[str, str], prefix: str = "if") -> Conditions:
-    """Read the preconditions out of a query; prefix `ifSource` reads those on the source of a copy.
+    """Return the preconditions in a query; with prefix `ifSource`, those on the source of a copy.
 
-    Raises ApiError 400 for one that is not a whole number.
+    Raises ApiError 400 if one is not an unsigned integer.
     """
     if not any(key.startswith("if") for key in query):
         return ALWAYS
@@ -75,7 +75,7 @@ def conditions_of(query: Mapping[str, str], prefix: str = "if") -> Conditions:
 
 
 def whole_number(query: Mapping[str, str], key: str) -> int | None:
-    """Return a query's whole number, None if it is not there; raises ApiError 400 for anything else."""
+    """Return an unsigned integer parameter of a query, None if it is missing; raises ApiError 400 if invalid."""
     text = query.get(key)
     if text is None:
         return None

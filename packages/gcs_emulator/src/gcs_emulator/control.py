@@ -1,15 +1,15 @@
-"""Faults and the log over HTTP, for tests in another process.
+"""Control of faults, settings and the log over HTTP, for tests in another process.
 
-The control language is JSON:
+Requests and responses are JSON:
 
-* `POST /_faults` `{"action": "lose_answer", "kind": "delete", "name": "locks/*"}` gives `{"number": 1, ...}`
-* `GET /_faults`; `POST /_faults/1/release`; `DELETE /_faults/1`; `DELETE /_faults` (everything back to normal)
+* `POST /_faults` `{"action": "lose_answer", "kind": "delete", "name": "locks/*"}` returns `{"number": 1, ...}`
+* `GET /_faults`; `POST /_faults/1/release`; `DELETE /_faults/1`; `DELETE /_faults` (resets everything)
 * `GET /_settings`; `PATCH /_settings` `{"latency": 0.05, "date_offset": -90, "one_mutation_per_second": true}`;
-  `"denied": ["storage.objects.delete"]` takes permissions away
+  `"denied": ["storage.objects.delete"]` denies permissions
 * `GET /_requests`; `DELETE /_requests`
-* `POST /_pause` `{"seconds": 2, "how": "refuse"}` answers, then is out of reach for so long
+* `POST /_pause` `{"seconds": 2, "how": "refuse"}` responds, then makes the server unreachable for 2 s
 
-A bucket's name cannot begin with an underscore, so nothing of the storage API is hidden.
+A bucket's name cannot begin with an underscore, so these paths hide nothing of the storage API.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SWITCHES: Final = ("hides_date", "one_mutation_per_second")
 
 
 class Control:
-    """The control endpoints of one server; pause is called with seconds and how, after the answer was sent."""
+    """The control endpoints of one server; pause is called with seconds and how, after the response was sent."""
 
     def __init__(self, faults: Faults, requests: RequestLog, pause: Callable[[float, str], None]) -> None:
         self._faults = faults
@@ -36,7 +36,7 @@ class Control:
         self._pause = pause
 
     def answer(self, request: Request) -> tuple[Answer, Callable[[], None] | None]:
-        """Return the answer, and what is to be done once it has been sent."""
+        """Return the response, and a function to call after it was sent (or None)."""
         try:
             return self._answer(request)
         except ApiError as error:
@@ -71,7 +71,7 @@ class Control:
 
     def _injected(self, wanted: dict[str, object]) -> Injected:
         try:
-            return self._faults.inject(**wanted)  # type: ignore[arg-type] # judged by what it raises
+            return self._faults.inject(**wanted)  # type: ignore[arg-type] # inject raises for invalid arguments
         except (TypeError, ValueError) as error:
             raise ApiError(400, f"Invalid fault: {error}") from None
 

@@ -1,6 +1,6 @@
-"""Refusals, in the shape Google's JSON API gives them.
+"""Error responses in the format of Google's JSON API.
 
-Knows nothing of HTTP connections or of the stored objects.
+Must not know HTTP connections or stored objects.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ XML_CODES = {
 
 
 class ApiError(Exception):
-    """The request is refused with this HTTP status; nothing was changed."""
+    """A request is refused with this HTTP status; nothing was changed."""
 
     def __init__(self, status: int, message: str = "", reason: str = "") -> None:
         self.status = status
@@ -63,17 +63,17 @@ class ApiError(Exception):
 
 
 def no_object(bucket: str, name: str) -> ApiError:
-    """Return the refusal for an object that is not there."""
+    """Return the error for a missing object."""
     return ApiError(404, f"No such object: {bucket}/{name}")
 
 
 def no_bucket() -> ApiError:
-    """Return the refusal for a bucket that is not there."""
+    """Return the error for a missing bucket."""
     return ApiError(404, "The specified bucket does not exist.")
 
 
 def too_many_changes(bucket: str, name: str) -> ApiError:
-    """Return the refusal for a second change of one object within the second."""
+    """Return the error for a second change of one object within a second."""
     return ApiError(
         429,
         f"The object {bucket}/{name} exceeded the rate limit for object mutation operations "
@@ -82,7 +82,7 @@ def too_many_changes(bucket: str, name: str) -> ApiError:
 
 
 def json_body(error: ApiError) -> bytes:
-    """Return the error as the JSON API writes it: `{"error": {"code", "message", "errors": [...]}}`."""
+    """Return the error in the JSON API's format: `{"error": {"code", "message", "errors": [...]}}`."""
     detail: dict[str, str] = {
         "message": error.message,
         "domain": "usageLimits" if error.status == 429 else "global",
@@ -94,7 +94,7 @@ def json_body(error: ApiError) -> bytes:
 
 
 def xml_body(error: ApiError) -> bytes:
-    """Return the error as plain reads of objects get it: an XML document."""
+    """Return the error as an XML document, the format for plain reads of objects."""
     code = XML_CODES.get(error.status, "Error")
     message = error.message.replace("&", "&amp;").replace("<", "&lt;")
     return (

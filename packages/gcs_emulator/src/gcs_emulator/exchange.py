@@ -1,6 +1,6 @@
-"""One request through the faults to the API.
+"""Passing of a request through the faults to the API.
 
-Defines the order in which the log is written, the fault strikes and the change is committed. Tests of locks depend on
+Defines the order in which the log is written, a fault strikes and the change is committed. Tests of locks depend on
 this order.
 """
 
@@ -19,7 +19,7 @@ from gcs_emulator.wire import Answer, Request
 
 
 class Exchange:
-    """What a server does with one request; None for an answer means that the connection is closed without one."""
+    """The request handler of one server. A response of None means that the connection is closed without one."""
 
     def __init__(self, api: Api, faults: Faults, requests: RequestLog, clock: Clock) -> None:
         self._api = api
@@ -28,7 +28,7 @@ class Exchange:
         self._clock = clock
 
     def answer(self, request: Request) -> Answer | None:
-        """Return the answer to a request, or None."""
+        """Return the response to a request, or None."""
         try:
             asked, refused = self._api.route(request), None
         except ApiError as error:

@@ -1,9 +1,9 @@
-"""What goes wrong, when, and to which requests.
+"""Injected faults: what fails, when, and for which requests.
 
-Does nothing to a request itself. A fault is matched by the kind of operation and the object's name, lets
-`skip` matches through, strikes `times` times, and is then spent. Of several faults the first that strikes takes the
-request; those behind it do not count it. Waiting is done here too, because a waiting request must be found again:
-by the test that releases it, and by the server when it stops.
+This module does not change requests itself. A fault matches by the kind of operation and the object's name, skips the
+first `skip` matches, strikes `times` times, and is then spent. If several faults match, the first that strikes handles
+the request; later ones do not count it. Waiting is implemented here too, because waiting requests must be reachable for
+the test that releases them and for the server when it stops.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from gcs_emulator.routes import kind_matches
 
 
 class Action(StrEnum):
-    """What a fault does to the request it strikes; `commit` is what a change does to the store."""
+    """The effect of a fault on a request; `commit` means that the change is applied to the store."""
 
     FAIL = "fail"
-    """Answer with `status`, without commit."""
+    """Respond with `status`, without commit."""
     FAIL_AFTER_COMMIT = "fail_after_commit"
-    """Commit, then answer with `status`."""
+    """Commit, then respond with `status`."""
     LOSE_REQUEST = "lose_request"
-    """Close the connection, without commit and without an answer."""
+    """Close the connection without commit and without a response."""
     LOSE_ANSWER = "lose_answer"
-    """Commit, then close the connection without an answer."""
+    """Commit, then close the connection without a response."""
     STALL = "stall"
-    """Wait, then commit and answer, whether the client still listens or not."""
+    """Wait, then commit and respond, even if the client has closed the connection."""
     STALL_ANSWER = "stall_answer"
-    """Commit at once, wait, then answer."""
+    """Commit at once, wait, then respond."""
     HANG = "hang"
-    """Wait, then close the connection: never commits, never answers."""
+    """Wait, then close the connection without commit and without a response."""
     REPEAT = "repeat"
-    """Commit and answer, wait, then commit the very same request once more (a duplicated message)."""
+    """Commit and respond, wait, then commit the same request again (a duplicated message)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One fault.
 
-    kind is a pattern over the kinds of `Route` (`mutation` stands for all that change an object, a comma for "or"),
-    name a pattern over object names. times None strikes forever. seconds is how long those that wait do so; None
-    waits until released, or until the server stops.
+    kind is a pattern for the kinds of `Route` (`mutation` means all that change an object, a comma means "or"), name a
+    pattern for object names. times None means without limit. seconds is how long waiting actions wait; None: until
+    released, or until the server stops.
     """
 
     action: Action
@@ -67,7 +67,7 @@ class Fault:
 
 
 class Injected:
-    """A fault at work: how often it struck, who waits in it, and the handle to let them go."""
+    """An injected fault: how often it struck, how many requests wait in it, and the methods to release them."""
 
     def __init__(self, number: int, fault: Fault, changed: threading.Condition, is_closed: Callable[[], bool]) -> None:
         self.number = number
@@ -83,33 +83,33 @@ class Injected:
 
     @property
     def hits(self) -> int:
-        """How many requests it struck so far."""
+        """The number of requests it struck so far."""
         return self._hits
 
     @property
     def waiting(self) -> int:
-        """How many requests wait in it now."""
+        """The number of requests that wait in it now."""
         return self._waiting
 
     def release(self) -> None:
-        """Let waiting requests continue, and later ones pass without waiting."""
+        """Let waiting requests continue, and later ones continue without waiting."""
         with self._changed:
             self._is_released = True
             self._changed.notify_all()
 
     def remove(self) -> None:
-        """Strike no more; those who wait are dropped without commit and without an answer."""
+        """Disable the fault; waiting requests are dropped without commit and without a response."""
         with self._changed:
             self._is_removed = True
             self._changed.notify_all()
 
     def wait_for_hit(self, hits: int = 1, timeout: float = 10.0) -> bool:
-        """Wait until it struck so often; False after timeout seconds."""
+        """Wait until it has struck `hits` times; return False after timeout seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._hits >= hits, timeout)
 
     def hold(self) -> bool:
-        """Wait as the fault says; True to go on, False if the request is to be dropped."""
+        """Wait according to the fault; return True to continue, False to drop the request."""
         with self._changed:
             self._waiting += 1
             try:
@@ -122,18 +122,18 @@ class Injected:
         return self._is_released or self._is_removed or self._is_closed()
 
     def note_repetition(self) -> None:
-        """Count a request that was committed once more."""
+        """Count a request that was committed again."""
         with self._changed:
             self._repetitions += 1
             self._changed.notify_all()
 
     def wait_for_repetition(self, repetitions: int = 1, timeout: float = 10.0) -> bool:
-        """Wait until so many requests were committed once more; False after timeout seconds."""
+        """Wait until this many requests were committed again; return False after timeout seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._repetitions >= repetitions, timeout)
 
     def strikes(self, kind: str, name: str) -> bool:
-        """Count a request in and say whether the fault strikes it; with the lock of all faults held."""
+        """Count a request and return whether the fault strikes it. The caller holds the lock of all faults."""
         fault = self.fault
         if self._is_removed or not kind_matches(fault.kind, kind) or not fnmatchcase(name, fault.name):
             return False
@@ -148,11 +148,11 @@ class Injected:
 
 
 class Faults:
-    """All faults of a server, and its standing conditions.
+    """All faults of a server, and its permanent settings.
 
-    latency: seconds added to every request. date_offset: seconds added to `Date` alone. clock_resolution: `Date` moves
-    in steps of so many seconds. hides_date: no `Date` at all. mutation_gap: least seconds between two changes of one
-    object. denied: permissions that nobody has (`storage.objects.delete`).
+    latency: seconds added to every request. date_offset: seconds added only to `Date`. clock_resolution: step of `Date`
+    in seconds. hides_date: responses have no `Date`. mutation_gap: minimum seconds between two changes of one object.
+    denied: permissions that no caller has (`storage.objects.delete`).
     """
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class Faults:
 
     @property
     def one_mutation_per_second(self) -> bool:
-        """Whether an object takes one change a second, and answers 429 to a second one."""
+        """Whether an object accepts only one change per second; a second one gets 429."""
         return self.mutation_gap > 0
 
     @one_mutation_per_second.setter
@@ -187,7 +187,7 @@ class Faults:
         status: int = 503,
         seconds: float | None = None,
     ) -> Injected:
-        """Add a fault behind those there are; raises ValueError for one that makes no sense."""
+        """Add a fault after the existing ones; raises ValueError for invalid arguments."""
         fault = Fault(Action(action), kind, name, skip, times, status, seconds)
         with self._changed:
             injected = Injected(next(self._numbers), fault, self._changed, lambda: self._is_closed)
@@ -195,7 +195,7 @@ class Faults:
             return injected
 
     def inject_first(self, action: Action | str) -> Injected:
-        """Add a fault before all others, that strikes every request until it is discarded."""
+        """Add a fault before all others; it strikes every request until it is discarded."""
         injected = self.inject(action, times=None)
         with self._changed:
             self._injected.remove(injected)
@@ -210,12 +210,12 @@ class Faults:
         injected.remove()
 
     def active(self) -> list[Injected]:
-        """Return the faults that were injected and not cleared, the spent ones too."""
+        """Return the faults that were injected and not cleared, including spent ones."""
         with self._changed:
             return list(self._injected)
 
     def clear(self) -> None:
-        """Remove all faults, drop who waits in them, and set the standing conditions back."""
+        """Remove all faults, drop the requests that wait in them, and reset the settings."""
         with self._changed:
             injected, self._injected = self._injected, []
         for one in injected:
@@ -231,26 +231,26 @@ class Faults:
             return next((one for one in self._injected if one.strikes(kind, name)), None)
 
     def delay(self) -> bool:
-        """Wait for the latency there is; False if the server stopped meanwhile."""
+        """Wait for the latency; return False if the server stopped meanwhile."""
         if self.latency <= 0:
             return True
         with self._changed:
             return not self._changed.wait_for(lambda: self._is_closed, self.latency)
 
     def date(self, now: float) -> str | None:
-        """Return what stands in `Date` when the server's clock says now."""
+        """Return the `Date` header for the server's time `now`; None if it is hidden."""
         if self.hides_date:
             return None
         step = self.clock_resolution if self.clock_resolution > 0 else 1.0
         return http_date((now + self.date_offset) // step * step)
 
     def open(self) -> None:
-        """Begin to make requests wait: the server started."""
+        """Let requests wait again, after the server has started."""
         with self._changed:
             self._is_closed = False
 
     def close(self) -> None:
-        """Drop everyone who waits, now and from now on: the server stops."""
+        """Drop waiting requests, now and in future, because the server stops."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -1,7 +1,7 @@
-"""A port and its connections: opened, refused, cut.
+"""The listening socket and its connections.
 
-Knows sockets and threads, not the protocol on them. One thread accepts, one thread serves each connection; all are
-daemon threads, and `close` joins them for a limited time.
+Must not know the protocol. One thread accepts, and one thread serves each connection; all are daemon threads, and
+`close` joins them for a limited time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Connections:
         self._open: dict[socket.socket, threading.Thread] = {}
 
     def add(self, connection: socket.socket) -> None:
-        """Serve a connection in a thread of its own."""
+        """Serve a connection in a new thread."""
         thread = threading.Thread(target=self._run, args=(connection,), name="gcs-server-connection", daemon=True)
         with self._lock:
             self._open[connection] = thread
@@ -37,15 +37,15 @@ class Connections:
         try:
             self._serve(connection)
         except OSError:
-            pass  # the peer is gone, or we were cut
+            pass  # the client is gone, or the connection was cut
         finally:
-            # Only the owner closes: a descriptor closed by another thread could be somebody else's by now.
+            # only this thread closes it: a descriptor closed by another thread could already be reused
             with self._lock:
                 self._open.pop(connection, None)
                 connection.close()
 
     def cut(self) -> list[threading.Thread]:
-        """Break all connections; give the threads that serve them still."""
+        """Shut down all connections; return the threads that still serve them."""
         with self._lock:
             for connection in self._open:
                 with contextlib.suppress(OSError):
@@ -74,13 +74,13 @@ class Listener:
                 try:
                     connection, _ = self._socket.accept()
                 except OSError:
-                    continue  # the peer has gone again, or there are no descriptors left just now
+                    continue  # the client has closed already, or there are no free descriptors
                 connection.setblocking(True)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._accepted(connection)
 
     def close(self) -> None:
-        """Accept no more; the port is free afterwards."""
+        """Stop accepting; the port is free afterwards."""
         self._wake.send(b"x")
         self._thread.join(JOIN_PATIENCE)
         self._socket.close()
@@ -89,9 +89,9 @@ class Listener:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """Return a socket that has the port but does not listen: to connect to it is refused.
+    """Return a socket that is bound to the port but does not listen, so that connections are refused.
 
-    Tries for some seconds if the port is taken, since a port just left may be so; then raises OSError.
+    If the port is taken, as it may be just after it was closed, it retries for some seconds and then raises OSError.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     until = time.monotonic() + BIND_PATIENCE
@@ -110,7 +110,7 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def join(threads: list[threading.Thread]) -> None:
-    """Wait for threads to end, for a limited time in all."""
+    """Wait for threads to end, for a limited total time."""
     until = time.monotonic() + JOIN_PATIENCE
     for thread in threads:
         if thread is not threading.current_thread():

@@ -1,7 +1,7 @@
-"""Pages of a listing: prefix, delimiter, offsets, tokens.
+"""Pages of a listing: prefix, delimiter, offsets and page tokens.
 
-Pure. An entry is an object's name or, with a delimiter, the common prefix several names share; a page ends after
-`maxResults` entries and its token names the last one.
+No I/O. An entry is an object's name or, with a delimiter, a common prefix of names. A page ends after `maxResults`
+entries, and its token contains the last one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PAGE_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page: object names, common prefixes, and the token of the next page (None: the last)."""
+    """One page: object names, common prefixes, and the token of the next page (None on the last page)."""
 
     names: tuple[str, ...]
     prefixes: tuple[str, ...]
@@ -26,7 +26,7 @@ class Page:
 
 
 def page(sorted_names: Iterable[str], query: Mapping[str, str]) -> Page:
-    """Choose what one page of a listing shows; raises ApiError 400 for a bad token or number."""
+    """Return one page of a listing; raises ApiError 400 for an invalid token or number."""
     prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
     start, end = query.get("startOffset", ""), query.get("endOffset", "")
     after = _read_token(query.get("pageToken", ""))

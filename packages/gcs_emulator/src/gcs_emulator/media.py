@@ -1,7 +1,7 @@
-"""Reading content: conditional requests, ranges, headers.
+"""Reading of content: conditional requests, ranges and headers.
 
-Pure: an object and a request's headers in, an answer out. Serves the JSON API's `alt=media` and the plain reads by
-which apt, dnf and browsers get an object. Does not uncompress; answers a request for several ranges with everything.
+No I/O. Serves the JSON API's `alt=media` and plain reads of objects, as by apt, dnf and browsers. Does not uncompress
+content; returns the whole content for a request with several ranges.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ FIELD_HEADERS = {
 
 
 def content_tag(stored: StoredObject) -> str:
-    """Return the entity tag of the content: its MD5, quoted, or for composed objects the generation."""
+    """Return the entity tag of the content: its MD5, quoted; the generation for composed objects."""
     md5 = stored.draft.md5
     return f'"{base64.b64decode(md5).hex() if md5 is not None else stored.generation}"'
 
 
 def content_answer(stored: StoredObject, headers: Mapping[str, str]) -> Answer:
-    """Return the content, a part of it, or 304.
+    """Return a response with the content or a part of it, or 304.
 
-    headers are the request's, names in lower case. Raises ApiError 416 for a range beyond the end, 412 for If-Match.
+    headers are those of the request, with lower-case names. Raises ApiError 416 for a range beyond the end, 412 for a
+    failed If-Match.
     """
     described = _described(stored)
     if not _matches(headers.get("if-match"), content_tag(stored), absent=True):

@@ -1,10 +1,10 @@
-"""What the server holds: buckets and objects, and what may change them.
+"""The stored buckets and objects, and their changes.
 
-Pure state: no socket, no file, no sleep; time comes from the clock it is given. Every change happens under one lock,
-preconditions are judged inside it, and an object is an immutable value, so a reader never sees half a change.
+In memory only: no socket, no file, no sleep; time comes from the given clock. Every change happens under one lock,
+preconditions are checked under it, and an object is an immutable value, so a reader never sees a partial change.
 
-The rules that locks rest on: a generation is unique for the life of the server and never used again, not even after a
-deletion; the metageneration starts at 1 with every generation and grows by one with every change of the metadata.
+The rules that locks depend on: a generation is unique for the lifetime of the server and never reused, even after a
+deletion; the metageneration starts at 1 with every generation and increases by 1 with every change of the metadata.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ METADATA_BYTES_MAX = 8 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The content and descriptions an object is made of, before it has a place and a generation."""
+    """The content and metadata of an object, before it has a name and a generation."""
 
     content: bytes = field(repr=False)
     md5: str | None
@@ -38,7 +38,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """One incarnation of an object at one version of its metadata; instants are seconds since the epoch."""
+    """One generation of an object at one version of its metadata; instants are seconds since the epoch."""
 
     bucket: str
     name: str
@@ -51,7 +51,7 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A bucket's own description; `fields` are the settings a caller may give and patch."""
+    """A bucket resource; `fields` are the settings that a caller may set and patch."""
 
     name: str
     created_at: float
@@ -62,7 +62,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One object a copy or a composition reads, and under which conditions."""
+    """A source object of a copy or a composition, with its preconditions."""
 
     bucket: str
     name: str
@@ -71,15 +71,15 @@ class Source:
 
 
 def draft_of(content: bytes, fields: Mapping[str, object], metadata: Mapping[str, str]) -> Draft:
-    """Make a draft of the content, with its checksums."""
+    """Return a draft of the content with its checksums."""
     return Draft(content, md5_base64(content), crc32c_base64(content), fields, metadata)
 
 
 class Store:
     """All buckets and objects of one server; safe to share between threads.
 
-    mutation_gap gives the least seconds between two changes of one object (0: no limit).
-    Does not keep noncurrent or soft-deleted versions: what is deleted or overwritten is gone.
+    mutation_gap returns the minimum seconds between two changes of one object (0: no limit). Noncurrent and
+    soft-deleted versions are not kept.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Store:
     # buckets
 
     def create_bucket(self, name: str, fields: Mapping[str, object]) -> Bucket:
-        """Make an empty bucket; raises ApiError 409 if it exists."""
+        """Create an empty bucket; raises ApiError 409 if it exists."""
         with self._lock:
             if name in self._buckets:
                 raise ApiError(
@@ -116,12 +116,12 @@ class Store:
             return self._buckets[name]
 
     def buckets(self) -> list[Bucket]:
-        """Return all buckets by name."""
+        """Return all buckets, sorted by name."""
         with self._lock:
             return sorted(self._buckets.values(), key=lambda bucket: bucket.name)
 
     def patch_bucket(self, name: str, changes: Mapping[str, object]) -> Bucket:
-        """Set fields of a bucket, remove those that are None; raises ApiError 404."""
+        """Set fields of a bucket, and remove those that are None; raises ApiError 404."""
         with self._lock:
             if name not in self._buckets:
                 raise no_bucket()
@@ -132,7 +132,7 @@ class Store:
             return new
 
     def delete_bucket(self, name: str) -> None:
-        """Remove an empty bucket; raises ApiError 404, or 409 if it holds objects."""
+        """Delete an empty bucket; raises ApiError 404, or 409 if it contains objects."""
         with self._lock:
             if self._in(name):
                 raise ApiError(409, "The bucket you tried to delete is not empty.")
@@ -148,18 +148,18 @@ class Store:
             return self._found(bucket, name, conditions, generation)
 
     def names(self, bucket: str) -> dict[str, StoredObject]:
-        """Return the bucket's objects by name, in the order of names; raises ApiError 404."""
+        """Return the bucket's objects by name, sorted; raises ApiError 404."""
         with self._lock:
             objects = self._in(bucket)
             return {name: objects[name] for name in sorted(objects)}
 
     def judge(self, bucket: str, name: str, conditions: Conditions) -> None:
-        """Return if an insert would be let through now; raises ApiError."""
+        """Check the preconditions of an insert; raises ApiError."""
         with self._lock:
             conditions.judge(self._in(bucket).get(name))
 
     def insert(self, bucket: str, name: str, draft: Draft, conditions: Conditions = ALWAYS) -> StoredObject:
-        """Make a new incarnation of the object; raises ApiError 404 (bucket), 412, 304, 403 (retention) or 429."""
+        """Create a new generation of the object; raises ApiError 404 (bucket), 412, 304, 403 (retention) or 429."""
         with self._lock:
             return self._insert(bucket, name, draft, conditions)
 
@@ -171,7 +171,7 @@ class Store:
         conditions: Conditions = ALWAYS,
         generation: int | None = None,
     ) -> StoredObject:
-        """Change descriptions of the object, within its incarnation; raises ApiError 404, 412, 304, 400 or 429."""
+        """Change the metadata of the object, keeping its generation; raises ApiError 404, 412, 304, 400 or 429."""
         with self._lock:
             old = self._found(bucket, name, conditions, generation)
             now = self._admit_change(bucket, name)
@@ -181,7 +181,7 @@ class Store:
             return new
 
     def delete(self, bucket: str, name: str, conditions: Conditions = ALWAYS, generation: int | None = None) -> None:
-        """Remove the object; raises ApiError 404, 412, 304, 403 (retention, a hold) or 429."""
+        """Delete the object; raises ApiError 404, 412, 304, 403 (retention, a hold) or 429."""
         with self._lock:
             self._refuse_kept(self._found(bucket, name, conditions, generation))
             now = self._admit_change(bucket, name)
@@ -196,7 +196,7 @@ class Store:
         conditions: Conditions,
         combine: Callable[[Sequence[StoredObject]], Draft],
     ) -> StoredObject:
-        """Make an object of others, in one step; raises ApiError 404, 412, 304 or 429."""
+        """Create an object from others atomically; raises ApiError 404, 412, 304 or 429."""
         with self._lock:
             found = [self._found(one.bucket, one.name, one.conditions, one.generation) for one in sources]
             return self._insert(bucket, name, combine(found), conditions)
@@ -237,7 +237,7 @@ class Store:
         self._last_generation = max(self._last_generation + 1, int(now * 1e6))
         if not self._shuffled:
             return self._last_generation
-        # An odd factor permutes the low bits: still unique, no longer growing. Only uniqueness is promised.
+        # An odd factor permutes the low bits: still unique, but no longer increasing. Only uniqueness is guaranteed.
         low = self._last_generation & SHUFFLED_BITS
         return (self._last_generation & ~SHUFFLED_BITS) | (low * 0x9E3779B1 & SHUFFLED_BITS)
 

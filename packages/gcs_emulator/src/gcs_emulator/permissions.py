@@ -1,7 +1,7 @@
-"""Which permissions an operation needs, and the refusal for a caller that lacks one.
+"""The permissions that each operation needs, and the error for a missing one.
 
-Pure. The server knows no callers: what is denied is denied to everybody. Source: "IAM permissions for JSON methods" of
-the service's documentation; the words of a refusal are those the service uses.
+No I/O. The server does not identify callers, so a permission is denied to all. Source: "IAM permissions for JSON
+methods" in the service's documentation; the texts of errors are those of the service.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OVERWRITING = frozenset({"insert", "upload_part", "copy", "rewrite", "compose"})
 
 
 def admit(kind: str, denied: Collection[str], *, overwrites: bool) -> None:
-    """Return if an operation of this kind is permitted; raises ApiError 403. overwrites: the object is there."""
+    """Check the permissions of an operation; raises ApiError 403. overwrites: whether the object exists."""
     needed = NEEDS.get(kind, ())
     if overwrites and kind in OVERWRITING:
         needed = (*needed, DELETE)
@@ -45,7 +45,7 @@ def admit(kind: str, denied: Collection[str], *, overwrites: bool) -> None:
 
 
 def hidden(kind: str, denied: Collection[str], error: ApiError) -> ApiError:
-    """Return what is said of an object that is not there: who may not list must not learn that it is not.
+    """Return the error to show: a caller that may not list gets 403, so that it cannot tell that an object is missing.
 
     Source: googleapis/google-api-php-client, issue 1791.
     """

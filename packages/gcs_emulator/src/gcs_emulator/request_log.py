@@ -1,7 +1,7 @@
-"""What was asked of the server, in order of arrival.
+"""The log of requests, in order of arrival.
 
-A line is written when the request was read, so that a hanging request can be counted. It gets its status before the
-answer is sent, so that a client that has the answer finds it in the log.
+A line is written after the request was read, so that a hanging request is counted. Its status is set before the
+response is sent, so that a client that has the response finds the status in the log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LINES_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class LoggedRequest:
-    """One request; status is None while there is no answer, and forever if it was never given."""
+    """One request; status is None until the response, and stays None if there is none."""
 
     kind: str
     method: str
@@ -40,7 +40,7 @@ class RequestLog:
         self._lines: dict[int, LoggedRequest] = {}
 
     def begin(self, line: LoggedRequest) -> int:
-        """Add a line and give its number."""
+        """Add a line and return its number."""
         with self._changed:
             number = next(self._numbers)
             self._lines[number] = line
@@ -50,7 +50,7 @@ class RequestLog:
             return number
 
     def finish(self, number: int, status: int | None) -> None:
-        """Note the status of the answer."""
+        """Set the status of the response."""
         with self._changed:
             if number in self._lines:
                 self._lines[number] = replace(self._lines[number], status=status)
@@ -62,26 +62,26 @@ class RequestLog:
             return list(self._lines.values())
 
     def count(self, kind: str = "*", name: str = "*", status: int | None = None) -> int:
-        """Count requests by patterns of kind (`mutation` for all changes) and object name, and by status."""
+        """Return the number of requests that match a kind (`mutation`: all changes), an object name and a status."""
         return sum(
             kind_matches(kind, line.kind) and fnmatchcase(line.name, name) and status in {None, line.status}
             for line in self.all()
         )
 
     def counts(self) -> dict[str, int]:
-        """Count requests by kind."""
+        """Return the number of requests by kind."""
         counts: dict[str, int] = {}
         for line in self.all():
             counts[line.kind] = counts.get(line.kind, 0) + 1
         return counts
 
     def wait_for(self, count: int, kind: str = "*", name: str = "*", *, timeout: float = 10.0) -> bool:
-        """Wait until so many such requests arrived; False after timeout seconds."""
+        """Wait until `count` matching requests have arrived; return False after timeout seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self.count(kind, name) >= count, timeout)
 
     def clear(self) -> None:
-        """Forget all lines."""
+        """Delete all lines."""
         with self._changed:
             self._lines.clear()
 

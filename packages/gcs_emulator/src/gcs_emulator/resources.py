@@ -1,6 +1,6 @@
-"""Objects and buckets as JSON, outwards and inwards.
+"""Encoding and decoding of objects and buckets as JSON resources.
 
-Pure. Defines which fields a caller may set, and the JSON of a resource.
+No I/O. Defines which fields a caller may set, and the JSON of a resource.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BUCKET_READ_ONLY = frozenset({"kind", "id", "selfLink", "name", "timeCreated", "
 
 
 def object_resource(stored: StoredObject, base: str) -> Resource:
-    """Return an object as the JSON API shows it; base is the URL of the server without a slash at the end."""
+    """Return the JSON API's resource of an object; base is the URL of the server without a trailing slash."""
     draft, generation = stored.draft, str(stored.generation)
     link = f"{base}/storage/v1/b/{stored.bucket}/o/{quote(stored.name, safe='')}"
     resource: Resource = {
@@ -75,7 +75,7 @@ def object_resource(stored: StoredObject, base: str) -> Resource:
 
 
 def bucket_resource(bucket: Bucket, base: str) -> Resource:
-    """Return a bucket as the JSON API shows it, with the defaults a new one has there (soft delete for 7 days)."""
+    """Return the JSON API's resource of a bucket, with the service's defaults (soft delete for 7 days)."""
     return {
         "kind": "storage#bucket",
         "id": bucket.name,
@@ -95,19 +95,19 @@ def bucket_resource(bucket: Bucket, base: str) -> Resource:
 
 
 def bucket_fields(resource: Mapping[str, object]) -> Resource:
-    """Return what a caller may set on a bucket."""
+    """Return the fields of a bucket that a caller may set."""
     return {key: value for key, value in resource.items() if key not in BUCKET_READ_ONLY}
 
 
 def etag(stored: StoredObject) -> str:
-    """Return the object's entity tag for the JSON API, another one for every change."""
+    """Return the object's entity tag for the JSON API; it differs after every change."""
     return base64.b64encode(b"%d/%d" % (stored.generation, stored.metageneration)).decode()
 
 
 def new_draft(content: bytes, resource: Mapping[str, object]) -> Draft:
-    """Make a draft of uploaded content and the resource that came with it.
+    """Return a draft of uploaded content and its resource.
 
-    Raises ApiError 400 if a checksum it names is not the content's, or its metadata are not acceptable.
+    Raises ApiError 400 if a checksum in the resource does not match the content, or its metadata are invalid.
     """
     fields = {key: value for key, value in resource.items() if key in SETTABLE and value is not None}
     draft = draft_of(content, fields, merged_metadata({}, resource.get("metadata")))
@@ -119,7 +119,7 @@ def new_draft(content: bytes, resource: Mapping[str, object]) -> Draft:
 
 
 def patched(draft: Draft, changes: Mapping[str, object]) -> Draft:
-    """Merge a patch: fields are set or, when null, removed; metadata keys likewise, one by one."""
+    """Return a draft with a patch merged: fields and metadata keys are set, or removed if null."""
     fields = dict(draft.fields)
     for key in SETTABLE & changes.keys():
         fields.pop(key, None)
@@ -130,20 +130,20 @@ def patched(draft: Draft, changes: Mapping[str, object]) -> Draft:
 
 
 def replaced(draft: Draft, resource: Mapping[str, object]) -> Draft:
-    """Put new descriptions in the place of all old ones; the content stays."""
+    """Return a draft with all fields and metadata replaced; the content stays."""
     fields = {key: value for key, value in resource.items() if key in SETTABLE and value is not None}
     return replace(draft, fields=fields, metadata=merged_metadata({}, resource.get("metadata")))
 
 
 def describes(resource: Mapping[str, object]) -> bool:
-    """Say whether a copy's body gives the new object descriptions of its own."""
+    """Return whether the body of a copy request has fields or metadata for the new object."""
     return bool((SETTABLE | {"metadata"}) & resource.keys())
 
 
 def merged_metadata(old: Mapping[str, str], changes: object) -> dict[str, str]:
-    """Merge custom metadata: null removes a key, null for all removes all.
+    """Return custom metadata with changes merged: null removes a key; null instead of an object removes all.
 
-    Numbers become text. Raises ApiError 400 for values that are lists or objects, and above 8 KiB in all.
+    Numbers become text. Raises ApiError 400 for values that are lists or objects, and above 8 KiB in total.
     """
     if changes is None:
         return {}
@@ -156,7 +156,7 @@ def merged_metadata(old: Mapping[str, str], changes: object) -> dict[str, str]:
         elif isinstance(value, str):
             merged[key] = value
         elif isinstance(value, int | float):
-            # clients that do not turn values into text rely on the service to do it
+            # clients that do not convert values to text rely on the service to do so
             # (googleapis/google-cloud-python issue 9729; Google's client for Ruby does not to this day)
             merged[key] = json.dumps(value)
         else:
@@ -167,7 +167,7 @@ def merged_metadata(old: Mapping[str, str], changes: object) -> dict[str, str]:
 
 
 def checked_name(name: object) -> str:
-    """Return the object name if it may be one; raises ApiError 400."""
+    """Return a valid object name; raises ApiError 400 for an invalid one."""
     if not isinstance(name, str) or not name:
         raise ApiError(400, "Required parameter: name", "required")
     if name in {".", ".."} or "\r" in name or "\n" in name or len(name.encode()) > NAME_BYTES_MAX:

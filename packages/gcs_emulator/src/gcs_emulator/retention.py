@@ -1,6 +1,6 @@
-"""What must not be deleted or overwritten yet: a bucket's retention policy, and holds on an object.
+"""Protection from deletion and overwriting: a bucket's retention policy, and holds on an object.
 
-Pure. Descriptions may be changed all the same. The texts and reasons are those of the real service.
+No I/O. Metadata may still be changed. The texts and reasons are those of the real service.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from gcs_emulator.clock import rfc3339
 from gcs_emulator.errors import ApiError
 
 HOLDS = {"eventBasedHold": "Event-Based", "temporaryHold": "Temporary"}
-"""Fields of an object, by what the service calls them in a refusal."""
+"""Fields of an object, with their names in the service's errors."""
 
 
 def held_by_default(bucket: Mapping[str, object], draft: Mapping[str, object]) -> dict[str, object]:
-    """Return the fields of a new object: a bucket may put every one under a hold."""
+    """Return the fields of a new object; the bucket may put every new object under a hold."""
     if bucket.get("defaultEventBasedHold") and "eventBasedHold" not in draft:
         return {**draft, "eventBasedHold": True}
     return dict(draft)
@@ -24,7 +24,7 @@ def held_by_default(bucket: Mapping[str, object], draft: Mapping[str, object]) -
 def refusal(
     bucket: Mapping[str, object], place: str, created_at: float, fields: Mapping[str, object], now: float
 ) -> ApiError | None:
-    """Return refusal to delete or overwrite an object; None if it may be. place is bucket/name; instants: seconds."""
+    """Return the error of deleting or overwriting an object; None if allowed. place: bucket/name; instants: seconds."""
     for field, called in HOLDS.items():
         if fields.get(field):
             return ApiError(

@@ -1,6 +1,6 @@
-"""Which operation a request asks for, on which bucket and object.
+"""Routing: the operation of a request, with its bucket and object.
 
-Pure. Everything the log counts by and a fault is matched by is decided here, before anything is done.
+No I/O. Everything that the log counts by and faults match by is determined here, before the operation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VERBS = {"copyTo": "copy", "rewriteTo": "rewrite"}
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What is asked for: the kind of operation and its object; of a copy, `name` is the new object.
+    """The kind of an operation and its object; for a copy, `name` is the new object.
 
     Kinds: insert, patch, update, delete, copy, rewrite, compose; get (metadata), media (alt=media),
     read (plain GET or HEAD), list; upload_start, upload_part; bucket_insert, bucket_get, bucket_list, bucket_patch,
@@ -44,7 +44,7 @@ class Route:
 def route(request: Request) -> Route:
     """Return the operation of a request that is not part of a resumable upload.
 
-    Raises ApiError 404 or 405 for what the API does not have, 400 for a bad name or body.
+    Raises ApiError 404 or 405 if the API does not have it, 400 for an invalid name or body.
     """
     path = request.path
     if path.startswith(JSON_ROOT):
@@ -64,14 +64,14 @@ def route(request: Request) -> Route:
 
 
 def kind_matches(pattern: str, kind: str) -> bool:
-    """Say whether a kind is meant: `mutation` means all that change an object, a comma means "or"."""
+    """Return whether a kind matches: `mutation` means all that change an object, a comma means "or"."""
     if pattern == "*":
         return True
     return any(kind in MUTATIONS if one == "mutation" else fnmatchcase(kind, one) for one in pattern.split(","))
 
 
 def is_plain(request: Request) -> bool:
-    """Say whether this is a plain read of an object, whose errors are XML."""
+    """Return whether this is a plain read of an object, whose errors are XML."""
     return not request.path.startswith((JSON_ROOT, DOWNLOAD_ROOT, *UPLOAD_ROOTS))
 
 
@@ -139,7 +139,7 @@ def _upload_route(request: Request, bucket: str) -> Route:
 
 
 def parts_of(request: Request) -> tuple[dict[str, object], bytes]:
-    """Take a multipart/related body apart: the resource, and the content with its type put into the resource.
+    """Split a multipart/related body; return the resource, including the content's type, and the content.
 
     Raises ApiError 400.
     """

@@ -1,4 +1,4 @@
-"""The server: a port, a store, faults and a log, started and stopped by a test.
+"""The server: a port, a store, faults and a request log; started and stopped by a test.
 
 Stored objects survive a stop; a request that waits in a fault does not.
 """
@@ -25,11 +25,11 @@ from gcs_emulator.wire import Answer, MalformedRequest, encoded, read_request
 
 
 class GcsServer:
-    """A storage server on loopback, for tests: `with GcsServer(buckets=["b"]) as server: ... server.url`.
+    """A storage server on loopback for tests: `with GcsServer(buckets=["b"]) as server: ... server.url`.
 
-    clock gives seconds since the epoch and stands behind everything the server dates. shuffled makes generations unique
-    but not growing, which is all that is promised for real ones. Does not keep anything on disk, does not know callers
-    (a permission is denied to all or to none), and is not made to be reached from elsewhere than this machine.
+    clock returns seconds since the epoch and is used for all times of the server. shuffled makes generations unique but
+    not increasing, which is all that the real service guarantees. It stores nothing on disk, does not identify callers
+    (a permission is denied to all or to none), and is not meant to be reachable from other machines.
     """
 
     def __init__(
@@ -57,25 +57,25 @@ class GcsServer:
         for name in buckets:
             self.create_bucket(name)
 
-    # where it is, what it holds
+    # address and contents
 
     @property
     def port(self) -> int:
-        """The port it listens on, the same one after a restart; raises RuntimeError before the first start."""
+        """The port it listens on, unchanged after a restart; raises RuntimeError before the first start."""
         if not self._wanted_port:
             raise RuntimeError("the server has no port before it was started")
         return self._wanted_port
 
     @property
     def url(self) -> str:
-        """The URL to give to a client, without a slash at the end."""
+        """The URL for clients, without a trailing slash."""
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
     def create_bucket(self, name: str, **fields: object) -> None:
-        """Make sure there is such a bucket; fields are those of a bucket resource (`versioning={"enabled": True}`).
+        """Create a bucket if it does not exist; fields are those of a bucket resource (`versioning={"enabled": True}`).
 
-        `retentionPolicy={"retentionPeriod": "3600"}` and `defaultEventBasedHold=True` are heeded: what they protect can
-        be patched, and neither deleted nor overwritten.
+        `retentionPolicy={"retentionPeriod": "3600"}` and `defaultEventBasedHold=True` take effect: the objects they
+        protect can be patched, but neither deleted nor overwritten.
         """
         with contextlib.suppress(ApiError):
             self.store.create_bucket(name, fields)
@@ -87,14 +87,14 @@ class GcsServer:
     # life
 
     def start(self) -> None:
-        """Listen; raises OSError if the port is taken."""
+        """Start listening; raises OSError if the port is taken."""
         with self._life:
             if self._listener is None and self._reservation is None:
                 self.faults.open()
                 self._listen()
 
     def stop(self) -> None:
-        """Cut all connections and leave the port; requests that wait in a fault are dropped without commit."""
+        """Cut all connections and close the port; requests that wait in a fault are dropped without commit."""
         with self._life:
             self._unlisten()
             if self._reservation is not None:
@@ -103,7 +103,7 @@ class GcsServer:
             self.faults.close()
             self._fill_black_hole()
             cut = self._connections.cut()
-        # Not under the lock: one of these threads may be waiting for it.
+        # not under the lock, because one of these threads may be waiting for it
         join(cut)
 
     def restart(self) -> None:
@@ -120,13 +120,13 @@ class GcsServer:
     ) -> None:
         self.stop()
 
-    # out of reach
+    # pausing
 
     def pause(self, how: str = "refuse") -> None:
-        """Be out of reach until `resume`.
+        """Make the server unreachable until `resume`.
 
-        `refuse`: connections are cut and new ones refused. `hang`: requests are read and never answered; they are
-        dropped without commit when it ends.
+        `refuse`: connections are cut and new ones refused. `hang`: requests are read but get no response; they are
+        dropped without commit when the pause ends.
         """
         if how not in {"refuse", "hang"}:
             raise ValueError(f"how must be 'refuse' or 'hang', not {how!r}")
@@ -139,7 +139,7 @@ class GcsServer:
                 self._connections.cut()
 
     def resume(self) -> None:
-        """Be in reach again, on the same port."""
+        """Make the server reachable again, on the same port."""
         with self._life:
             self._fill_black_hole()
             if self._reservation is not None:

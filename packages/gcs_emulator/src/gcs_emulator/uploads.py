@@ -1,6 +1,6 @@
-"""Resumable uploads: sessions that collect content until it is whole.
+"""Resumable uploads: sessions that collect content until it is complete.
 
-Interprets chunks. The store makes the object when the last chunk has arrived.
+The store creates the object when the last chunk has arrived.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One upload under way."""
+    """One upload in progress."""
 
     bucket: str
     name: str
@@ -32,7 +32,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What one PUT brings: content from an offset (None: nothing, only a question), and whether it is the last."""
+    """The chunk of one PUT: content from an offset; offset None: no content, only a status query."""
 
     offset: int | None
     content: bytes = field(repr=False)
@@ -40,19 +40,19 @@ class Chunk:
 
     @property
     def is_last(self) -> bool:
-        """Whether the content is whole with it."""
+        """Whether the content is complete with this chunk."""
         return self.offset is not None and self.offset + len(self.content) == self.total
 
 
 class Sessions:
-    """The uploads under way; safe to share between threads."""
+    """The uploads in progress; safe to share between threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sessions: dict[str, Session] = {}
 
     def start(self, session: Session) -> str:
-        """Keep a new session and give its id."""
+        """Add a new session and return its id."""
         upload_id = uuid4().hex
         with self._lock:
             self._sessions[upload_id] = session
@@ -66,20 +66,20 @@ class Sessions:
             return self._sessions[upload_id]
 
     def forget(self, upload_id: str) -> None:
-        """Drop a session, if it is there."""
+        """Delete a session, if it exists."""
         with self._lock:
             self._sessions.pop(upload_id, None)
 
     def finish(self, upload_id: str, made: StoredObject) -> None:
-        """Keep what came of a session, for a client that lost the answer and asks again."""
+        """Keep the object that a session created, for a client that lost the response and asks again."""
         with self._lock:
             if upload_id in self._sessions:
                 self._sessions[upload_id] = replace(self._sessions[upload_id], content=b"", made=made)
 
     def take(self, upload_id: str, chunk: Chunk) -> tuple[Session, bool]:
-        """Add a chunk; give the session and whether it is whole.
+        """Add a chunk; return the session, and whether its content is complete.
 
-        A chunk that starts before the end of what is there (sent again) is cut. Raises ApiError 404, or 400 for a gap.
+        The part of a chunk that was already received is ignored. Raises ApiError 404, or 400 for a gap.
         """
         with self._lock:
             if upload_id not in self._sessions:
@@ -97,7 +97,7 @@ class Sessions:
 
 
 def chunk_of(content_range: str | None, body: bytes) -> Chunk:
-    """Read what a PUT brings from its Content-Range; without one it brings everything. Raises ApiError 400."""
+    """Return the chunk of a PUT by its Content-Range; without one, the body is everything. Raises ApiError 400."""
     if content_range is None:
         return Chunk(0, body, len(body))
     found = CONTENT_RANGE.fullmatch(content_range.strip())

@@ -1,6 +1,6 @@
-"""HTTP/1.1 on a socket: bytes to a request, an answer to bytes.
+"""HTTP/1.1 on a socket: reading requests and encoding responses.
 
-Knows nothing of buckets. Kept lean by hand because every test of a lock pays for it several times.
+Must not know buckets. Written by hand to be fast, because every test of a lock uses it several times.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ REASON_PHRASES = {status.value: status.phrase for status in HTTPStatus} | {308: 
 WITHOUT_BODY = frozenset({204, 304})
 
 
-class MalformedRequest(Exception):  # noqa: N818 - what the peer did, not what we did
-    """The peer does not speak HTTP; the connection cannot be used any further."""
+class MalformedRequest(Exception):  # noqa: N818 - an error of the client, not of the server
+    """The client does not send HTTP; the connection cannot be used further."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, its path still percent-encoded; header names are in lower case."""
+    """One request. The path is percent-encoded; header names are in lower case."""
 
     method: str
     path: str
@@ -38,21 +38,21 @@ class Request:
 
     @property
     def base(self) -> str:
-        """The server's URL as the client sees it, without a slash at the end."""
+        """The server's URL as the client sees it, without a trailing slash."""
         return f"http://{self.headers.get('host', 'localhost')}"
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return the query with its repetitions; `query` keeps the last of each."""
+        """Return all parameters of the query, including repeated ones; `query` keeps only the last of each."""
         return parse_qsl(self.raw_query, keep_blank_values=True)
 
     def json(self) -> dict[str, object]:
-        """Return the body as a JSON object, an empty one for no body; raises ApiError 400."""
+        """Return the body as a JSON object, empty if there is no body; raises ApiError 400."""
         return json_object(self.body)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer; Date, Content-Length and Connection are written by `encoded`."""
+    """One response; `encoded` adds Date, Content-Length and Connection."""
 
     status: int
     body: bytes = field(default=b"", repr=False)
@@ -60,7 +60,7 @@ class Answer:
 
 
 def json_object(text: bytes) -> dict[str, object]:
-    """Read a JSON object, an empty one from no text; raises ApiError 400."""
+    """Return the JSON object in a text, empty for an empty text; raises ApiError 400."""
     if not text:
         return {}
     try:
@@ -73,14 +73,14 @@ def json_object(text: bytes) -> dict[str, object]:
 
 
 def json_answer(resource: Mapping[str, object], status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> Answer:
-    """Return an answer whose body is JSON."""
+    """Return a response with a JSON body."""
     return Answer(
         status, json.dumps(resource).encode(), (("Content-Type", "application/json; charset=UTF-8"), *headers)
     )
 
 
 def encoded(answer: Answer, *, date: str | None, head_only: bool = False, closes: bool = False) -> bytes:
-    """Write an answer; to a HEAD request without the body, but with its length."""
+    """Encode a response; for a HEAD request without the body, but with its length."""
     lines = [f"HTTP/1.1 {answer.status} {REASON_PHRASES.get(answer.status, 'Status')}"]
     if date is not None:
         lines.append(f"Date: {date}")
@@ -95,7 +95,7 @@ def encoded(answer: Answer, *, date: str | None, head_only: bool = False, closes
 
 
 def read_request(stream: BinaryIO, reply: Callable[[bytes], object]) -> Request | None:
-    """Read the next request, None when the peer has closed; `100 Continue` goes to reply where it is asked for.
+    """Return the next request, None if the client has closed; sends `100 Continue` by `reply` if requested.
 
     Raises MalformedRequest, or OSError from the socket.
     """
