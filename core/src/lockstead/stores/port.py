@@ -87,8 +87,8 @@ class SupportsWatch(Protocol):
         from any thread, also before `subscribe` returns; it must neither block nor raise. It is called once when the
         subscription takes effect, unless the record exists: a change since the caller's last read may have been missed.
         Calls without a change are allowed, but each costs a read. is_free means that the record is known to be gone and
-        few other waiters were notified, so an attempt to acquire (a write) is worthwhile. While the store cannot receive
-        notifications, on_change is not called; callers poll with their own backoff.
+        few other waiters were notified, so an attempt to acquire (a write) is worthwhile. While the store cannot
+        receive notifications, on_change is not called; callers poll with their own backoff.
         """
         ...
 

@@ -3,7 +3,7 @@
     with LockedTaskGroup("publish", lock="gs://my-bucket/locks#apt", ttl="5m"):
         build() >> sign() >> upload()
 
-Every name is imported when it is first asked for: a DAG file pays for what it uses.
+Every name is imported on first use, so that a DAG file imports only what it needs.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _PLACES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is named for the first time."""
+    """Import a public name on first use."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"airflow_lockstead.{_PLACES[name]}"), name)

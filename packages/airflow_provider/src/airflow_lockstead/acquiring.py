@@ -1,6 +1,6 @@
-"""How a task comes to its lease: by a trigger, or waiting in its own process; and what it does when told.
+"""Acquiring a lease for a task: through a trigger, or by waiting in the task's process; and handling the result.
 
-Shared by `AcquireLockOperator` and by a task that has a lock for itself. Must not know what is done under the lock.
+Shared by `AcquireLockOperator` and by a task with a lock of its own. Must not know what is done under the lock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Log = logging.Logger
 
 
 def warn_without_triggerer(log: Log, otherwise: str) -> None:
-    """Say in one line, before a task defers, that it will stay so, if it can be seen that no triggerer runs."""
+    """Log a warning before a task defers if no triggerer runs, since the task would stay deferred until one does."""
     if compat.triggerer_is_there() is False:
         log.warning("no triggerer runs: this task waits until one does (start `airflow triggerer`)%s", otherwise)
 
@@ -36,10 +36,10 @@ def warn_without_triggerer(log: Log, otherwise: str) -> None:
 def deferral(
     spec: LockSpec, owner: str, me: Attempt, method_name: str, log: Log, *, hands_on: bool, otherwise: str = ""
 ) -> Exception:
-    """Return what a task raises to wait without a worker slot; method_name is where it is resumed.
+    """Return the exception that a task raises to wait without a worker slot; it is resumed at `method_name`.
 
-    owner: who asks for the lock; me: the task that waits; hands_on: whether it leaves the lease to other tasks when it
-    has succeeded; otherwise: what could be done instead, for the log where no triggerer runs.
+    owner: the lock's owner; me: the task that waits; hands_on: whether the task passes the lease on to other tasks when
+    it succeeds; otherwise: an alternative, for the log message if no triggerer runs.
     """
     from airflow_lockstead.triggers import WaitTrigger, plain
 
@@ -53,15 +53,16 @@ def deferral(
 
 
 def at_once(spec: LockSpec, owner: str, log: Log, me: Attempt | None = None) -> Grant | None:
-    """Take the lock if it is free now; None if it is not, or the store does not answer: then the triggerer waits.
+    """Acquire the lock if it is free now; None if it is not, or the store does not answer: then the triggerer waits.
 
-    me: the task that asks; if it has been marked meanwhile, the lock is given back, and it fails.
+    me: the task that acquires; if its state was set meanwhile (marked success or failed), the lock is released and the
+    task fails.
 
-    A task that defers and is resumed within a moment may be failed by the executor, which takes it for lost, and one
-    without retries ends so. Whoever need not wait does not defer; and is seconds earlier at its work.
+    A task that defers and is resumed almost at once may be failed by the executor, which considers it lost; without
+    retries that is final. So a task that need not wait does not defer, and also starts its work seconds earlier.
     """
     lock = _asked(spec, owner)
-    # what an earlier try of ours knew of the one before it
+    # the record of an earlier try of this task may say that the lease before it ended unclean
     earlier = look(lock, log) if spec.on_unclean == "fail" else None
     try:
         lease = lock.try_acquire(reclaim=True)
@@ -74,9 +75,9 @@ def at_once(spec: LockSpec, owner: str, log: Log, me: Attempt | None = None) -> 
 
 
 def inline(spec: LockSpec, owner: str, log: Log, why: str = INLINE_DEFAULT, me: Attempt | None = None) -> Grant:
-    """Wait for the lock in this process, and hand the lease on. NotAcquired of ours after the spec's timeout.
+    """Wait for the lock in this process, and detach the lease. Raises errors.NotAcquired after the spec's timeout.
 
-    me: as with `at_once`.
+    me: as in `at_once`.
     """
     began_at = time.time()
     lock = _asked(spec, owner)
@@ -99,7 +100,7 @@ def _handed_on(
     log: Log,
     me: Attempt | None,
 ) -> Grant:
-    """Detach a lease, and give what its ticket is; released, if that fails."""
+    """Detach a lease and return its grant; if that fails, release it."""
     try:
         token, before = token_of(lease), unclean_before(lock, lease, log, own=owner)
         if me is not None:
@@ -112,10 +113,13 @@ def _handed_on(
 
 
 def _refuse_if_ended(me: Attempt, log: Log) -> None:
-    """Fail a task that was marked while it asked for its lock: Airflow takes nothing more from it, nobody its grant."""
+    """Fail a task that was marked success or failed while it acquired its lock.
+
+    Airflow accepts nothing more from such a task, so no other task would receive the grant.
+    """
     try:
         state = compat.state_now(**me.place)
-    except Exception as error:  # noqa: BLE001 - whatever Airflow raises, a lock is not given up for it
+    except Exception as error:  # noqa: BLE001 - an error of Airflow must not make the task give up its lock
         log.info("could not see how this task stands: %s", error)
         return
     if state in unbegun.ENDED:
@@ -123,7 +127,7 @@ def _refuse_if_ended(me: Attempt, log: Log) -> None:
 
 
 def _asked(spec: LockSpec, owner: str) -> lockstead.Lock:
-    """Name the lock that is asked for; ValueError where its store could never tell what the spec wants to fail for."""
+    """Return the lock to acquire; for on_unclean="fail", raise ValueError if its store cannot detect unclean ends."""
     lock = connection.lock(spec, owner)
     if spec.on_unclean == "fail":
         lock.require_unclean_detection()
@@ -131,7 +135,7 @@ def _asked(spec: LockSpec, owner: str) -> lockstead.Lock:
 
 
 def told(event: Mapping[str, Any]) -> Grant:
-    """Read what a trigger fired with. Raises what the task ends with where it is not a grant."""
+    """Return the grant of a trigger's event; for any other event, raise the exception with which the task ends."""
     match event.get("state"):
         case grants.GRANTED:
             return Grant.read(event)
@@ -144,7 +148,7 @@ def told(event: Mapping[str, Any]) -> Grant:
 
 
 def is_still_held(spec: LockSpec, owner: str, grant: Grant, log: Log) -> bool:
-    """Renew a lease that was granted a while ago; False if it has ended meanwhile, and another must be asked for."""
+    """Renew a lease that was granted earlier; return False if it has ended, so that the lock must be acquired again."""
     try:
         left = connection.lock(spec, owner).renew(grant.ticket)
     except lockstead.LeaseLost as lost:
@@ -155,10 +159,10 @@ def is_still_held(spec: LockSpec, owner: str, grant: Grant, log: Log) -> bool:
 
 
 def judge(spec: LockSpec, owner: str, grant: Grant, log: Log) -> None:
-    """Do what the spec says of a holder before us that did not end cleanly: warn, or fail.
+    """Warn or fail, as the spec says, if the previous holder did not end cleanly.
 
-    Before it fails the lock is given back as unclean, so that others are told, too. Its own retry would not be, but
-    there is none; who clears the task has looked.
+    Before it fails it breaks its own lease, so that the lock stays unclean for others. The task's own retry would not
+    see that, but there is no retry; a user who clears the task has seen the error.
     """
     if grant.unclean is None:
         return
@@ -169,7 +173,7 @@ def judge(spec: LockSpec, owner: str, grant: Grant, log: Log) -> None:
     left = ""
     try:
         lock.break_lease(reason=grant.unclean, by=ticket.holder, now=True, incarnation=ticket.incarnation)
-    except Exception as error:  # noqa: BLE001 - the task fails in any case, and says what for
+    except Exception as error:  # noqa: BLE001 - the task fails in any case, with the reason in its message
         left = f"; the lock is left to expire ({error})"
     raise compat.AirflowFailException(
         f"lockstead: {grant.unclean}: repair what it left, then clear this task, or take the lock {grant.key!r} and "

@@ -1,7 +1,7 @@
-"""Decides the life of one body under a lock: ticket, attach, wait for those before it, run, check, leave.
+"""Running a task's body under a lock: get the ticket, attach, wait for upstream bodies, run, check the lease, leave.
 
-What becomes of each way to end is a table (`outcomes`), and how a running body is ended is the watchdog's. Airflow's
-classes are `compat`'s; which task is wrapped, and how, is `wrap`'s, which calls `run`, `resume` and `announce`.
+`outcomes` is the table of results for each way to end; `watchdog` ends a running body; `compat` has Airflow's classes.
+`wrap` decides which tasks are wrapped and how, and calls `run`, `resume` and `announce`.
 """
 
 from __future__ import annotations
@@ -27,16 +27,19 @@ if TYPE_CHECKING:
     from lockstead import Lease, Lock, Sequencer
 
 GRANTED: Final = "lockstead_granted"
-"""Where a task with a lock of its own is resumed when it has been granted: `resume` knows it, the task has no such
-method."""
+"""The method name at which a task with a lock of its own is resumed once the lock is granted. `resume` handles it: the
+task has no such method."""
 
 TELLING: Final = 10.0
-"""Seconds that a process which is about to be left has to tell Airflow; what the body holds may keep it from it."""
+"""Maximum seconds to report a failure to Airflow before the process exits; a lock that the body holds may block it."""
 
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """What a body and its templates see as `lockstead`. sequencer is what the resource checks; None without tokens."""
+    """The context variable `lockstead` of a body and its templates.
+
+    sequencer: the fencing token as the protected resource checks it; None if the store has no tokens.
+    """
 
     key: str
     holder: str
@@ -45,14 +48,14 @@ class InForce:
 
     @classmethod
     def of(cls, grant: Grant) -> InForce:
-        """Show a grant."""
+        """Return the context variable for a grant."""
         sequencer = None if grant.token is None else lockstead.Sequencer(grant.key, grant.token)
         return cls(grant.key, grant.holder, grant.token, sequencer)
 
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """One body and what it needs: the task, its place in the run, and the lock as it is named in this run."""
+    """One execution of a body: the task, its task instance, and the lock with its templates rendered."""
 
     task: Any
     context: Any
@@ -74,7 +77,7 @@ class _Visit:
 
 
 def announce(context: Any, section: Section) -> None:
-    """Put `lockstead` into the context before the templates are rendered, if the lock has been acquired by then."""
+    """Add `lockstead` to the context before the templates are rendered, if the lock was acquired already."""
     ti = context["ti"]
     grant = tickets.own_grant(ti) if section.single else tickets.grant_of(ti, section.acquire_id, mapped=section.mapped)
     if grant is not None:
@@ -90,10 +93,10 @@ def run(
     *,
     granted: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Run a body under its lease and give what it gave; every outcome without the lease is `errors.LeaseLost`.
+    """Run a body under its lease and return its result; if the lease is lost, raise `errors.LeaseLost` instead.
 
-    call runs the body itself; on_kill is the task's own. granted: the event of the trigger that waited for the lock of
-    a task that has one for itself; without it such a task takes its lock if that is free, and else defers.
+    call runs the body; on_kill is the task's. granted: for a task with a lock of its own, the event of the trigger that
+    waited for it; without it such a task acquires its lock if that is free, and otherwise defers.
     """
     with errors.refusing():
         spec = connection.rendered(task, context, section.spec)
@@ -119,14 +122,14 @@ def resume(
     resume_execution: Callable[[], Any],
     on_kill: Callable[[], object],
 ) -> Any:
-    """Go on with a task that deferred: with its body, or, where it waited for its own lock, at the body's beginning."""
+    """Resume a deferred task: its body, or, if it deferred to wait for its own lock, the start of the body."""
     if next_method == GRANTED:
         event = (next_kwargs or {}).get("event") or {}
         return run(task, context, section, execute, on_kill, granted=event)
     return run(task, context, section, resume_execution, on_kill)
 
 
-# --- coming to the lease ----------------------------------------------------------------------------------------------
+# --- getting the lease ------------------------------------------------------------------------------------------------
 
 
 def _grant_of_the_section(visit: _Visit) -> Grant:
@@ -143,7 +146,7 @@ def _as_granted(visit: _Visit, grant: Grant) -> _Visit:
 
 
 def _own_grant(visit: _Visit, granted: Mapping[str, Any] | None) -> Grant:
-    """Come to the lease of a task that has its lock for itself; raises the deferral where it has to wait."""
+    """Return the grant of a task with a lock of its own; raises TaskDeferred if it has to wait."""
     ti, log = visit.context["ti"], visit.task.log
     if granted is None:
         known = tickets.own_grant(ti)
@@ -171,7 +174,7 @@ def _own_grant(visit: _Visit, granted: Mapping[str, Any] | None) -> Grant:
 
 @contextmanager
 def _given_back_if_it_fails(visit: _Visit, grant: Grant) -> Iterator[None]:
-    """Release the lock of a task that has it for itself, if its body cannot begin."""
+    """Release the lock of a task with a lock of its own if its body cannot begin."""
     try:
         yield
     except errors.LeaseLost:
@@ -183,7 +186,7 @@ def _given_back_if_it_fails(visit: _Visit, grant: Grant) -> Iterator[None]:
 
 
 def _joined(visit: _Visit, grant: Grant) -> Lease:
-    """Become a member, and wait for those whose work this body builds on; if the lease is gone, as the spec says."""
+    """Become a member of the lease, and wait for the upstream bodies; if the lease is gone, act by `on_stale_lease`."""
     lock, log = visit.lock, visit.task.log
     try:
         lease = lock.attach(grant.ticket)
@@ -219,7 +222,10 @@ def _anew(visit: _Visit, lock: Lock) -> Lease:
 
 
 def _wait_for_those_before(visit: _Visit, lock: Lock, grant: Grant) -> None:
-    """Wait until no body of a task directly upstream, nor of an earlier try, is alive: a mark can outrun its end."""
+    """Wait until no body of a direct upstream task or of an earlier try runs.
+
+    A task that a user marks success or failed may still be running when the tasks after it begin.
+    """
     is_before = visit.me.works_before(visit.section.upstream)
     there = sorted(one.owner for one in lock.members(grant.ticket) if is_before(one.owner))
     if not there:
@@ -238,7 +244,7 @@ def _wait_for_those_before(visit: _Visit, lock: Lock, grant: Grant) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a body gave or raised, and how its lease was lost, if it was."""
+    """The result of a body or the exception it raised, and the loss of its lease, if any."""
 
     kind: Kind
     result: Any
@@ -248,7 +254,7 @@ class _Outcome:
 
 def _work(visit: _Visit, grant: Grant, lease: Lease, call: Callable[[], Any]) -> Any:
     if not lease.is_member:
-        # acquired anew: the grant of the section is not what this body works under
+        # acquired again (on_stale_lease="reacquire"): this body does not work under the group's grant
         grant = Grant(grant.ticket, token_of(lease), lease.key, lease.holder)
     visit.context["lockstead"] = InForce.of(grant)
     outcome = _called(visit, grant, lease, call)
@@ -265,7 +271,7 @@ def _work(visit: _Visit, grant: Grant, lease: Lease, call: Callable[[], Any]) ->
 
 
 def _called(visit: _Visit, grant: Grant, lease: Lease, call: Callable[[], Any]) -> _Outcome:
-    """Call the body, guarded, and leave the lease; whatever it raised is kept, and not raised here."""
+    """Call the body under the guard, then leave the lease. The body's exception is returned, not raised."""
     result, raised, lost = None, None, None
     parent = None if compat.runs_inline() else os.getppid()
     watchdog = Watchdog(
@@ -282,11 +288,11 @@ def _called(visit: _Visit, grant: Grant, lease: Lease, call: Callable[[], Any]) 
             try:
                 with _guard(lease):
                     result = call()
-            except BaseException as error:  # noqa: BLE001 - it is raised again, unless the lease was lost
+            except BaseException as error:  # noqa: BLE001 - the caller raises it again, unless the lease was lost
                 raised = error
             lost = _loss(lease)
             if lost is not None:
-                # it may have been found at this very instant: what the body started must end all the same
+                # the loss may have been found only now; processes that the body started must be ended too
                 watchdog.lost(str(lost))
     except lockstead.LeaseLost as error:
         lost = lost or error
@@ -294,9 +300,9 @@ def _called(visit: _Visit, grant: Grant, lease: Lease, call: Callable[[], Any]) 
 
 
 def _leave(visit: _Visit, grant: Grant, lease: Lease, code: int) -> None:
-    """Leave the process of a body that does not stop; a task that lost its lease fails for good with it.
+    """Exit the process of a body that does not stop; if its lease was lost, first report a failure without retry.
 
-    An exit code alone may be retried, and an orphan has nobody to tell.
+    An exit code alone may lead to a retry, and an orphaned process has no supervisor to report to.
     """
     lost = _loss(lease)
     if lost is not None:
@@ -317,7 +323,7 @@ def _leave(visit: _Visit, grant: Grant, lease: Lease, code: int) -> None:
 
 
 def _guard(lease: Lease) -> AbstractContextManager[object]:
-    """Interrupt the body when the lease is lost, but never within an exchange with Airflow's supervisor."""
+    """Return a guard that interrupts the body when the lease is lost, but not during a request to the supervisor."""
     if threading.current_thread() is threading.main_thread():
         return lease.guard(mutex=compat.comms_mutex())
     return lease.guard()
@@ -351,7 +357,10 @@ def _kind(raised: BaseException | None) -> Kind:
 
 
 def _give_back(visit: _Visit, grant: Grant) -> None:
-    """Release the lock of a task that has it for itself. What fails here fails no finished work: the ttl frees it."""
+    """Release the lock of a task with a lock of its own.
+
+    An error is only logged, since it must not fail finished work: the ttl frees the lock.
+    """
     try:
         if not connection.lock(visit.spec, visit.me.member).release(grant.ticket):
             visit.task.log.warning("the lease of %r on %r was gone already", grant.holder, grant.key)

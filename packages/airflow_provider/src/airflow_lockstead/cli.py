@@ -1,6 +1,6 @@
-"""What `airflow lockstead list|inspect|break` is: the commands of `lockstead`, on the store of a connection.
+"""The commands `airflow lockstead list|inspect|break`: those of `lockstead`, on the store of a connection.
 
-The words and what is printed are the core's. Must not be imported but by Airflow's command line.
+The core defines the options and the output. Must be imported only by Airflow's command line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from airflow_lockstead.spec import DEFAULT_CONN_ID
 
 
 def get_lockstead_cli_commands() -> list[Any]:
-    """Return the group of commands that Airflow's command line takes up."""
+    """Return the command group for Airflow's command line."""
     from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 
     conn_id = Arg(("--conn-id",), help="Connection that names the store", default=DEFAULT_CONN_ID)
@@ -45,12 +45,12 @@ def get_lockstead_cli_commands() -> list[Any]:
 
 
 def list_locks(args: Any) -> None:
-    """Return every lock of the store."""
+    """Print every lock of the store."""
     _call(args, "list", None, json=args.json)
 
 
 def inspect(args: Any) -> None:
-    """Return one lock."""
+    """Print one lock."""
     _call(args, "inspect", args.key, json=args.json)
 
 
@@ -64,7 +64,7 @@ def break_lease(args: Any) -> None:
 
 
 def _call(args: Any, verb: str, key: str | None, *words: str, json: bool) -> None:
-    """Call the core's command with the URL of the store, and exit with its code."""
+    """Call a command of the core with the URL of the store or lock, and exit with its code."""
     from airflow_lockstead import connection
     from lockstead.cli.main import call
 
@@ -83,7 +83,7 @@ def _call(args: Any, verb: str, key: str | None, *words: str, json: bool) -> Non
 
 
 def _refuse(why: str, *, json: bool) -> NoReturn:
-    """Say why, as the core's commands do, and exit."""
+    """Print an error in the format of the core's commands, and exit with code `Exit.USAGE`."""
     from lockstead.cli.exits import Exit, Failed
     from lockstead.cli.output import out_json
 

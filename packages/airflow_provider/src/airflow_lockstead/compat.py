@@ -1,7 +1,7 @@
-"""Where each Airflow from 2.10 on keeps the same name, and which abilities it has. Must not know locks.
+"""Compatibility with Airflow 2.10 and later: where each version has its classes, and what it supports.
 
-Nobody else of this package looks at a version or tries an import twice. Names are looked up when they are first asked
-for: a DAG file that only makes a group must not pay for triggers, hooks and notifiers.
+Must not know locks. No other module of this package checks a version or tries alternative imports. Names are imported
+on first use: a DAG file that only makes a group must not import triggers, hooks and notifiers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _PLACES: Final = {
-    # what DAG files are made of
+    # for DAG files
     "DAG": ("airflow.sdk", "airflow.models.dag"),
     "BaseOperator": ("airflow.sdk", "airflow.models.baseoperator"),
     "BaseSensorOperator": ("airflow.sdk", "airflow.sensors.base"),
@@ -30,7 +30,7 @@ _PLACES: Final = {
     "XComArg": ("airflow.sdk", "airflow.models.xcom_arg"),
     "task": ("airflow.sdk", "airflow.decorators"),
     "_TaskGroupFactory": ("airflow.sdk.definitions.decorators.task_group", "airflow.decorators.task_group"),
-    # what runs
+    # for running tasks and triggers
     "BaseHook": ("airflow.sdk.bases.hook", "airflow.hooks.base"),
     "BaseNotifier": ("airflow.sdk.bases.notifier", "airflow.notifications.basenotifier"),
     "BaseOperatorLink": ("airflow.sdk", "airflow.models.baseoperatorlink"),
@@ -39,7 +39,7 @@ _PLACES: Final = {
     "TriggerEvent": ("airflow.triggers.base",),
     "_sentinel": ("airflow.models.base",),
     "conf": ("airflow.configuration",),
-    # what it ends with; 3.0 has a module of that name without these
+    # exceptions; Airflow 3.0 has a module airflow.sdk.exceptions without these
     "AirflowException": ("airflow.sdk.exceptions", "airflow.exceptions"),
     "AirflowFailException": ("airflow.sdk.exceptions", "airflow.exceptions"),
     "AirflowNotFoundException": ("airflow.sdk.exceptions", "airflow.exceptions"),
@@ -48,14 +48,14 @@ _PLACES: Final = {
     "AirflowSkipException": ("airflow.sdk.exceptions", "airflow.exceptions"),
     "TaskDeferred": ("airflow.sdk.exceptions", "airflow.exceptions"),
 }
-"""Each name and the modules that may have it, the newest first."""
+"""Each name, and the modules that may define it, the newest first."""
 
 HEALTH_LIMIT: Final = 2.0
-"""Seconds for which the API server may be silent when it is asked how Airflow is."""
+"""Timeout in seconds for the API server's health page."""
 
 
 def __getattr__(name: str) -> Any:
-    """Find a name where this Airflow keeps it; ImportError, naming the places, if it is at none."""
+    """Return a name from the module that defines it in this Airflow; ImportError, naming the modules, if none does."""
     if name == "HAS_TASK_SDK":
         found: Any = _exists("airflow.sdk")
     elif name in _PLACES:
@@ -81,7 +81,7 @@ def _found(name: str) -> Any:
 
 @cache
 def _exists(module: str) -> bool:
-    """Return whether there is a module, so that an error *within* it is not taken for its absence."""
+    """Return whether a module exists, without importing it: an error *within* it must not look like its absence."""
     try:
         return module in sys.modules or find_spec(module) is not None
     except ModuleNotFoundError:
@@ -90,7 +90,7 @@ def _exists(module: str) -> bool:
 
 @cache
 def provider_keys() -> frozenset[str]:
-    """Return the keys that this Airflow takes up from a provider, as its own schema names them."""
+    """Return the keys that this Airflow accepts from a provider, according to its own schema."""
     import json
     from importlib.resources import files
 
@@ -99,10 +99,10 @@ def provider_keys() -> frozenset[str]:
 
 
 def comms_mutex() -> AbstractContextManager[object] | None:
-    """Return what keeps exchanges of this task with its supervisor whole, or None where there is no such channel.
+    """Return the mutex of this task's channel to its supervisor; None if there is no such channel.
 
-    Ask in a running task: the channel is made when it starts. An exception that is raised between a request and its
-    answer gives the answer to the next one who asks, so who interrupts a task holds this meanwhile.
+    Call it in a running task: the channel is made when the task starts. If an exception is raised between a request and
+    its reply, the next request gets that reply; so code that interrupts a task must hold this mutex meanwhile.
     """
     if not _exists("airflow.sdk.execution_time.task_runner"):
         return None
@@ -112,10 +112,10 @@ def comms_mutex() -> AbstractContextManager[object] | None:
 
 
 def fail_for_good(ti: Any, error: Exception) -> bool:
-    """Have this try end failed, without a retry, though its body goes on; the process must be left then, with code 0.
+    """Report to Airflow that this try failed without a retry, while its body still runs; then exit with code 0.
 
-    For any thread. False if Airflow could not be told: then its own judgement of the exit code has to do. May block,
-    where the body is within an exchange with the supervisor.
+    Any thread may call it. Returns False if this cannot be reported: then Airflow decides by the exit code. May block
+    while the body is waiting for a reply of the supervisor.
     """
     if not _exists("airflow.sdk.execution_time.task_runner"):
         ti.handle_failure(error=error, test_mode=False, force_fail=True)
@@ -135,18 +135,18 @@ def fail_for_good(ti: Any, error: Exception) -> bool:
 
 
 async def state_of(dag_id: str, run_id: str, task_id: str, map_index: int) -> str | None:
-    """Return state of another task of a run, for who asks in the triggerer; None where this Airflow does not tell."""
+    """Return the state of a task of a run, in the triggerer; None if this Airflow cannot provide it."""
     from asgiref.sync import sync_to_async
 
     comms = "airflow.sdk.execution_time.comms"
     if _exists(comms) and not hasattr(import_module(comms), "CommsDecoder"):
-        return None  # the channel of a 3.0 triggerer is not for who asks from a thread
+        return None  # the channel of a 3.0 triggerer cannot be used from a thread
     state: str | None = await sync_to_async(state_now)(dag_id, run_id, task_id, map_index)
     return state
 
 
 def state_now(dag_id: str, run_id: str, task_id: str, map_index: int) -> str | None:
-    """Return the state of a task of a run, for who asks in a running task; None if there is no such task."""
+    """Return the state of a task of a run, in a running task; None if there is no such task or it has no state."""
     if not _exists("airflow.sdk.execution_time.task_runner"):
         found = import_module("airflow.models.taskinstance").TaskInstance.get_task_instance(
             dag_id, run_id, task_id, map_index
@@ -159,13 +159,13 @@ def state_now(dag_id: str, run_id: str, task_id: str, map_index: int) -> str | N
 
 
 def triggerer_is_there() -> bool | None:
-    """Return whether a triggerer runs, as Airflow's own page of health sees it; None where that cannot be seen.
+    """Return whether a triggerer runs, according to Airflow's health page or job table; None if that is unknown.
 
-    May block for `HEALTH_LIMIT` or so, and never raises.
+    May block for about `HEALTH_LIMIT` seconds. Never raises.
     """
     try:
         return _triggerer_by_page() if _exists("airflow.sdk") else _triggerer_by_table()
-    except Exception:  # noqa: BLE001 - it is asked for a hint in a log, for which no task may fail
+    except Exception:  # noqa: BLE001 - the result is only a hint in a log, so no task may fail because of it
         return None
 
 
@@ -176,7 +176,7 @@ def _triggerer_by_page() -> bool | None:
     conf = __getattr__("conf")
     site = (conf.get("api", "base_url", fallback="") or "/").rstrip("/")
     usual = f"{site if '://' in site else f'http://localhost:8080{site}'}/execution/"
-    # where tasks reach the API server; people may reach it in another way
+    # the URL that tasks use for the API server; browsers may use another
     server, found, rest = conf.get("core", "execution_api_server_url", fallback=usual).rpartition("/execution")
     if not found or rest.strip("/") or not server.startswith("http"):
         return None
@@ -191,16 +191,16 @@ def _triggerer_by_table() -> bool:
 
 
 def site_path() -> str:
-    """Return what stands before every path of Airflow's UI: "" or, behind a proxy that puts it there, "/airflow"."""
+    """Return the prefix of all paths of Airflow's UI: "", or for example "/airflow" behind a proxy that adds it."""
     conf = __getattr__("conf")
     section = "api" if _exists("airflow.sdk") else "webserver"
     return urlsplit(conf.get(section, "base_url", fallback="") or "").path.rstrip("/")
 
 
 def execute_words(task: Any) -> dict[str, Any]:
-    """Return the words by which `execute` knows that it is run as a task, for who resumes a task by calling it.
+    """Return the keyword arguments that mark a call of `execute` as made by Airflow, for a task resumed by such a call.
 
-    Version 2 warns of, or refuses, an `execute` that is called without; later ones know it by themselves.
+    Airflow 2 warns about or refuses a call of `execute` without them; later versions need none.
     """
     if _exists("airflow.sdk"):
         return {}
@@ -208,7 +208,7 @@ def execute_words(task: Any) -> dict[str, Any]:
 
 
 def runs_inline() -> bool:
-    """Return whether this task runs in the process that tests its DAG (`dag.test()`), and its triggers with it.
+    """Return whether this task and its triggers run in the process of `dag.test()`.
 
     There the tasks run one after the other: a trigger that waits for a later task would wait forever.
     """
@@ -220,7 +220,7 @@ def runs_inline() -> bool:
 
 
 def _is_called_by(module: str, function: str) -> bool:
-    """Return whether a function is below us on the stack; version 2 tells a task no other way how it is run."""
+    """Return whether a function is among our callers; Airflow 2 has no other way to tell how a task is run."""
     frame = sys._getframe(1)
     above: FrameType | None = frame
     while above is not None:

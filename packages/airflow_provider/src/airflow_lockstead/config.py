@@ -1,6 +1,6 @@
-"""What who runs Airflow may set in its section `[lockstead]`, and what holds where nothing is said.
+"""The options of the section `[lockstead]` in Airflow's configuration, and their defaults.
 
-Airflow is asked only when a value is: the descriptions are read while it is itself being imported.
+Airflow is imported only to read a value: the descriptions are read while it is itself being imported.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ SECTION: Final = "lockstead"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A number of seconds that may be set. about: what it is, for `airflow config list`."""
+    """An option whose value is a number of seconds. about: its description for `airflow config list`."""
 
     name: str
     default: float
@@ -21,7 +21,7 @@ class Option:
 
     @property
     def value(self) -> float:
-        """Ask this Airflow. AirflowConfigException, naming section and option, for what is not a number."""
+        """Return the value in seconds; AirflowConfigException, with section and option, if it is not a number."""
         from airflow_lockstead import compat
 
         found: float = compat.conf.getfloat(SECTION, self.name, fallback=self.default)
@@ -50,7 +50,7 @@ OPTIONS: Final = (KEEPER_TTL_MIN, ABORT_TERMS, ABORT_GRACE)
 
 
 def described() -> dict[str, Any]:
-    """Return the section as a provider describes it to Airflow."""
+    """Return the section's description, for `provider_info`."""
     options = {
         one.name: {
             "description": one.about,

@@ -1,8 +1,8 @@
-"""Which store and client object a connection means, and keeps both for all tasks and waiters of a process.
+"""The store and client object of an Airflow connection, cached for all tasks and waiters of a process.
 
-Waiters share one line, and so one poller, if they share the store's URL and the client object: therefore an object is
-made once and kept while the connection says the same. Must not know tasks. Which URL the fields of a connection mean is
-`naming`'s.
+Waiters share one local queue, and so one poller, if they share the store's URL and the client object: therefore the
+object is made once and kept while the connection is unchanged. Must not know tasks. `naming` derives the URL from the
+fields of a connection.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 
 FRESH: Final = 60.0
-"""Seconds for which what a connection said is not asked again: a thousand waiters begin at once."""
+"""Seconds for which a connection is cached and not read again: a thousand waiters may begin at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A store as it is opened: its URL, which may hold credentials, and the client object that brings others."""
+    """A store's address: its URL, which may contain credentials, and a client object with other credentials, if any."""
 
     url: str = field(repr=False)
     client: object | None = field(default=None, repr=False)
 
     def lock_url(self, key: str) -> str:
-        """Return the URL of a lock in it."""
+        """Return the URL of a lock in the store."""
         from lockstead import urls
 
         return urls.lock_url(self.url, key)
@@ -42,20 +42,20 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a connection said, when, and what was made of it."""
+    """A cached connection: its fields, when they were read, and the store made from them."""
 
     said: tuple[Any, ...] = field(repr=False)
     read_at: float
     place: Place
 
 
-# --- what a connection means -----------------------------------------------------------------------------------------
+# --- store and client object of a connection -------------------------------------------------------------------------
 
 
 def redis_client(connection: Any) -> object:
-    """Make the client object that carries a Redis connection's credentials and TLS; it opens nothing.
+    """Return a client object with a Redis connection's credentials and TLS options; it does not connect.
 
-    ValueError with one line if the client library is not installed.
+    Raises ValueError with one line if the client library is not installed.
     """
     try:
         import redis
@@ -80,9 +80,10 @@ def redis_client(connection: Any) -> object:
 
 
 def google_client(connection: Any) -> object:
-    """Make the client object that carries a Google connection's credentials, by Airflow's own hook.
+    """Return a client object with a Google connection's credentials, from Airflow's own hook.
 
-    ValueError with one line if it gives none; a server of Google's that is silent is no such thing, and goes through.
+    Raises ValueError with one line if the connection has none. Other errors, such as a Google server that does not
+    answer, are not converted.
     """
     from airflow_lockstead import compat
 
@@ -105,9 +106,9 @@ def google_client(connection: Any) -> object:
 
 
 def place_of(connection: Any, find: Callable[[str], Any]) -> Place:
-    """Return the store and client object that a connection means. find gives another connection by its id.
+    """Return the store and client object of a connection. find returns another connection by its id.
 
-    ValueError, with one line, for fields that do not name one store.
+    Raises ValueError, with one line, if the fields do not name exactly one store.
     """
     url, reference = naming.url_of(connection), naming.reference_of(connection)
     client: object | None = None
@@ -132,11 +133,11 @@ def place_of(connection: Any, find: Callable[[str], Any]) -> Place:
     return Place(url, client)
 
 
-# --- what is kept -----------------------------------------------------------------------------------------------------
+# --- cache ------------------------------------------------------------------------------------------------------------
 
 
 class Places:
-    """The stores of this process by connection; one client object for all who use a connection."""
+    """The stores of this process by connection, with one client object for all users of a connection."""
 
     def __init__(self, find: Callable[[str], Any]) -> None:
         self._find = find
@@ -145,12 +146,12 @@ class Places:
         self._threads: ThreadPoolExecutor | None = None
 
     def known(self, conn_id: str) -> Place | None:
-        """Return the place of a connection that was asked a moment ago, without asking."""
+        """Return the store of a connection from the cache; None if it is not there or too old."""
         found = self._known.get(conn_id)
         return found.place if found is not None and time.monotonic() < found.read_at + FRESH else None
 
     def place(self, conn_id: str) -> Place:
-        """Return the place of a connection. ValueError, with one line, if it is missing or says nothing that can be."""
+        """Return the store of a connection. ValueError, with one line, if the connection is missing or invalid."""
         with self._lock:
             if (fresh := self.known(conn_id)) is not None:
                 return fresh
@@ -175,13 +176,13 @@ class Places:
             ) from error
 
     async def aplace(self, conn_id: str) -> Place:
-        """Return the place of a connection without blocking the event loop, in a thread of its own."""
+        """Return the store of a connection without blocking the event loop: it is read in a separate thread."""
         if (fresh := self.known(conn_id)) is not None:
             return fresh
         from asgiref.sync import sync_to_async
 
         self._threads = self._threads or ThreadPoolExecutor(1, "lockstead-connection")
-        # by asgiref, for what Airflow asks from that thread finds its way back to this loop
+        # with asgiref, so that what Airflow calls in that thread can get back to this event loop
         ask = sync_to_async(self.place, thread_sensitive=False, executor=self._threads)
         place: Place = await ask(conn_id)
         return place
@@ -193,7 +194,7 @@ def _said(connection: Any) -> tuple[Any, ...]:
 
 
 def find_connection(conn_id: str) -> Any:
-    """Ask Airflow for a connection; ValueError, with one line, if there is none."""
+    """Return a connection of Airflow; ValueError, with one line, if there is none."""
     from airflow_lockstead import compat
 
     try:
@@ -206,14 +207,14 @@ def find_connection(conn_id: str) -> Any:
 
 
 PLACES: Final = Places(find_connection)
-"""Those of this process: the one state of this package that outlives a task."""
+"""The stores of this process: the only state of this package that outlives a task."""
 
 
 # --- opening ----------------------------------------------------------------------------------------------------------
 
 
 def rendered(task: Any, context: Any, spec: LockSpec) -> LockSpec:
-    """Return a lock as it is named in this run; ValueError, with one line, for a template that cannot be rendered."""
+    """Return the spec with its templates rendered for this run; ValueError, with one line, if that fails."""
     if not (texts := spec.templates):
         return spec
     from jinja2 import TemplateError
@@ -230,9 +231,9 @@ def rendered(task: Any, context: Any, spec: LockSpec) -> LockSpec:
 
 
 def as_granted(spec: LockSpec, written: LockSpec, ticket: str) -> LockSpec:
-    """Return a lock as it was named when it was granted: a template may render otherwise in another task, or later.
+    """Return the spec with the lock's name as it was granted: a template may render differently later or elsewhere.
 
-    written: with its templates. What is none in it, and the server, is never taken from a ticket.
+    written: the spec with its templates. Only a templated name is taken from the ticket, and never the server.
     """
     from lockstead import urls
     from lockstead.values import LeaseTicket
@@ -244,9 +245,9 @@ def as_granted(spec: LockSpec, written: LockSpec, ticket: str) -> LockSpec:
 
 
 def lock(spec: LockSpec, owner: str | None = None, labels: Mapping[str, str] | None = None) -> Lock:
-    """Name a lock, blocking; owner is who asks, or who registers, labels what it says besides.
+    """Return a blocking lock. owner: the owner or member name; labels: labels in addition to the spec's.
 
-    Opens nothing yet, but asks for the connection.
+    Reads the connection, but does not open the store yet.
     """
     from lockstead import Lock
 
@@ -258,7 +259,7 @@ def lock(spec: LockSpec, owner: str | None = None, labels: Mapping[str, str] | N
 
 
 async def async_lock(spec: LockSpec, owner: str | None = None) -> AsyncLock:
-    """Name a lock, awaiting."""
+    """Return an async lock. owner: the owner name."""
     from lockstead import AsyncLock
 
     place = None if spec.lock is not None else await PLACES.aplace(_conn_id(spec))
@@ -266,7 +267,7 @@ async def async_lock(spec: LockSpec, owner: str | None = None) -> AsyncLock:
 
 
 def client(conn_id: str) -> Client:
-    """Open the store of a connection, with a keeper of its own; who opens it closes it."""
+    """Open the store of a connection, with a separate keeper; the caller must close it."""
     from lockstead import connect
 
     place = PLACES.place(conn_id)

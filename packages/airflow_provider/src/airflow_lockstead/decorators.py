@@ -1,6 +1,6 @@
-"""How a single task comes to a lock of its own: `@task.locked` and `@locked`. Must not know stores.
+"""`@task.locked` and `@locked`: a lock of its own for a single task. Must not know stores.
 
-The task waits without a worker slot, holds the lock while its body runs, and gives it back.
+The task waits without a worker slot, holds the lock while its body runs, and releases it.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ T = TypeVar("T")
 if TYPE_CHECKING:
 
     class Task(Protocol[P, R_co]):
-        """What a function becomes: calling it in a DAG gives what stands for its result there."""
+        """A decorated function: calling it in a DAG file returns a reference to its future result."""
 
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
             """Make a task of the DAG."""
 
         @property
         def function(self) -> Callable[P, R_co]:
-            """The function itself."""
+            """The undecorated function."""
 
         def override(self, **words: Any) -> Task[P, R_co]:
-            """Return the same task with other words of Airflow."""
+            """Return the same task with other parameters."""
 
         def partial(self, **words: Any) -> Any:
-            """Return arguments that are the same for all mapped instances."""
+            """Set arguments that are the same for all mapped instances."""
 
         def expand(self, **words: Any) -> Any:
-            """Map it."""
+            """Map the task over arguments."""
 
     class _Around(Protocol):
-        """What puts a lock around a function, or around whatever is a task already."""
+        """A decorator that adds a lock to a function or an existing task."""
 
         @overload
         def __call__(self, target: Callable[P, R]) -> Task[P, R]: ...
@@ -64,10 +64,11 @@ def locked(
     on_unclean: OnUnclean = "warn",
     labels: Mapping[str, str] | None = None,
 ) -> _Around:
-    """Return one task a lock of its own: an operator, a task of a function, or a function, which becomes a task.
+    """Return a decorator that gives one task a lock of its own: an operator, a decorated task, or a plain function.
 
-    Words as of `LockSpec`; ValueError or TypeError, with one line, for what cannot be, when the file is parsed. Each
-    instance of a mapped task asks for the lock by itself. A deferred body keeps its lease for the ttl, with no keeper.
+    A function becomes a task. The parameters are those of `LockSpec`; invalid ones raise ValueError or TypeError, with
+    one line, when the file is parsed. Each instance of a mapped task acquires the lock separately. A deferred body
+    keeps its lease for the ttl, without a keeper.
     """
     if callable(lock):
         raise TypeError("name the lock: write @locked(lock=...), or key= with lockstead_conn_id=")
@@ -81,7 +82,7 @@ def locked(
 
 
 def _section_of(words: Mapping[str, Any]) -> Section:
-    """Check the words of a lock of one task."""
+    """Return the section of one task with a lock of its own, after checking the parameters."""
     given = {NAMES.get(name, name): word for name, word in words.items()}
     spec = LockSpec(**{**given, "labels": given.get("labels") or {}, "keeper": False})
     check_templates(spec, _environment)
@@ -91,9 +92,9 @@ def _section_of(words: Mapping[str, Any]) -> Section:
 def locked_task(
     python_callable: Callable[..., Any] | str | None = None, multiple_outputs: bool | None = None, **words: Any
 ) -> Any:
-    """Make a task with a lock of its own of a function: `@task.locked(lock=...)`; other words are those of `@task`.
+    """Make a task with a lock of its own from a function: `@task.locked(lock=...)`.
 
-    The lock's URL may stand alone, in the place where Airflow has the function.
+    Other parameters are those of `@task`. The lock's URL may be the only positional argument, in place of the function.
     """
     if isinstance(python_callable, str):
         if "lock" in words:
@@ -112,7 +113,7 @@ _OURS: Final = frozenset(inspect.signature(locked).parameters)
 
 
 def _with_lock(target: Any, section: Section, words: Mapping[str, Any]) -> Any:
-    """Put the lock around whatever one may call a task."""
+    """Add the lock to a task, an operator, a decorated task or a function; TypeError for anything else."""
     if isinstance(target, XComArg):
         _wrap_once(target.operator, section)
         return target
@@ -133,7 +134,10 @@ def _with_lock(target: Any, section: Section, words: Mapping[str, Any]) -> Any:
 
 
 def _with_override(cls: Any, bare: Any, words: Mapping[str, Any]) -> Any:
-    """Make a class of decorated tasks whose `override` knows the words of the lock, too. bare: the operator without."""
+    """Return a class of decorated tasks whose `override` also accepts the lock's parameters.
+
+    bare: the operator class without the lock.
+    """
 
     def override(self: Any, **said: Any) -> Any:
         ours = {name: word for name, word in said.items() if name in _OURS}
@@ -142,7 +146,7 @@ def _with_override(cls: Any, bare: Any, words: Mapping[str, Any]) -> Any:
         made = inner.override(**theirs)
         if not ours:
             return made
-        # another name of the lock takes the place of the first, however that was said
+        # a new lock name replaces the old one, whether given by lock= or by key= and lockstead_conn_id=
         kept = {name: word for name, word in words.items() if name not in WHICH or not set(ours) & set(WHICH)}
         made.operator_class, made.__class__ = bare, cls
         return locked(**{**kept, **ours})(made)
@@ -152,7 +156,7 @@ def _with_override(cls: Any, bare: Any, words: Mapping[str, Any]) -> Any:
 
 
 def _makes_tasks(target: Any) -> bool:
-    """Return whether it is what `@task` makes of a function."""
+    """Return whether an object is a function decorated with `@task`."""
     return hasattr(target, "operator_class") and hasattr(target, "function") and callable(target)
 
 
@@ -171,7 +175,7 @@ def _python_task() -> Any:
 
 
 def _environment() -> Any:
-    """Return a Jinja environment to read templates with, for who knows no DAG yet."""
+    """Return a Jinja environment to parse templates when the DAG is not known yet."""
     from jinja2.sandbox import SandboxedEnvironment
 
     return SandboxedEnvironment(cache_size=0)

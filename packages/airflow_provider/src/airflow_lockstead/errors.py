@@ -1,4 +1,4 @@
-"""What a task ends with when its lock fails it. Must not know how that was found out."""
+"""Exceptions with which a task ends because of its lock. Must not know how the cause was found."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from lockstead import LossReason
 
 
-class LeaseLost(compat.AirflowFailException):  # type: ignore[misc]  # a class that is found when Airflow is there
-    """A body ended, or was ended, without its lease; never retried, for a retry would run without the lock.
+class LeaseLost(compat.AirflowFailException):  # type: ignore[misc]  # the base class is found at run time
+    """A body ended, was ended, or did not begin because its lease was lost. Never retried: a retry would have no lock.
 
-    reason is None where the lease was gone before the body began and nobody can tell why.
+    reason is None if the lease was gone before the body began, for an unknown reason.
     """
 
     def __init__(self, key: str, holder: str, token: int | None, reason: LossReason | None, detail: str) -> None:
@@ -29,13 +29,13 @@ class LeaseLost(compat.AirflowFailException):  # type: ignore[misc]  # a class t
         self.reason = reason
 
 
-class NotAcquired(compat.AirflowFailException):  # type: ignore[misc]  # a class that is found when Airflow is there
-    """The wait for a lock ended and others hold it; not retried, for the wait had its time."""
+class NotAcquired(compat.AirflowFailException):  # type: ignore[misc]  # the base class is found at run time
+    """The timeout ended while another holder had the lock. Not retried: the task has waited its full timeout."""
 
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Fail a task at once, with the one line, for what no retry can mend: a wrong URL, a connection, a refusal."""
+    """Fail a task without retries, with one line, for errors that no retry can fix: wrong URL, connection, refusal."""
     try:
         yield
     except (ValueError, TypeError, lockstead.StoreRefused) as error:

@@ -1,6 +1,6 @@
-"""How the form of a lockstead connection looks, for the hook and for `provider_info`. Pure.
+"""The form of a lockstead connection, for the hook and for `provider_info`. Pure.
 
-Must import nothing: Airflow asks for it while it is itself being imported.
+Must import nothing: Airflow reads it while it is itself being imported.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ PLACEHOLDERS: Final = {
 
 
 def behaviour(separator: str = "_") -> dict[str, Any]:
-    """Return which fields are shown, and under which name. separator: "_" in a hook's answer, "-" in a provider's."""
+    """Return which fields are shown, and their labels. separator: "_" for a hook, "-" for `provider_info`."""
     return {f"hidden{separator}fields": list(HIDDEN), "relabeling": dict(RELABELED), "placeholders": dict(PLACEHOLDERS)}
 
 
 def conn_fields() -> dict[str, Any]:
-    """Return the form's extra fields as a provider says them (`conn-fields`)."""
+    """Return the form's extra fields in the format of `provider_info` (`conn-fields`)."""
     return {
         name: {"label": label, "description": said, "schema": {"type": ["string", "null"]}}
         for name, (label, said) in FIELDS.items()

@@ -1,6 +1,6 @@
-"""What a granted lock is called on its way from a trigger to a task, and from task to task. Plain values only.
+"""A granted lock as it is passed from a trigger to a task, and from task to task. Plain values only.
 
-Must not know Airflow, nor wait for anything: `triggers` waits, `operators` and `body` read.
+Must not know Airflow or wait for anything: `triggers` waits, `operators` and `body` read grants.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ REFUSED: Final = "refused"
 FAILED: Final = "failed"
 
 MARK: Final = "after an unclean end: "
-"""With this begins the progress of a lease whose task has yet to fail for it: a retry reads it there."""
+"""Prefix of the progress of a lease whose task must fail because of an unclean end: a retry of the task reads it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A lease as it is handed on. waited is seconds; unclean says how the one before ended, where not cleanly."""
+    """A lease that is passed between tasks. waited is in seconds; unclean: how the previous lease ended, if unclean."""
 
     ticket: str
     token: int | None
@@ -37,17 +37,17 @@ class Grant:
 
     @property
     def xcom(self) -> dict[str, Any]:
-        """Return what acquire returns."""
+        """Return the XCom of the acquire task."""
         return {"ticket": self.ticket, "token": self.token, "key": self.key, "holder": self.holder}
 
     @property
     def event(self) -> dict[str, Any]:
-        """Return what a trigger fires with."""
+        """Return the payload of a trigger's event."""
         return {"state": GRANTED, **asdict(self)}
 
     @classmethod
     def read(cls, said: Mapping[str, Any]) -> Self:
-        """Read either of the two; ValueError if a word is missing."""
+        """Return the grant of an XCom or an event; ValueError if it is not one."""
         try:
             return cls(
                 ticket=str(said["ticket"]),
@@ -66,15 +66,15 @@ class Grant:
 
 
 def granted(ticket: LeaseTicket, token: int | None, waited: float, unclean: str | None) -> Grant:
-    """Describe a lease that was detached."""
+    """Return the grant of a detached lease."""
     return Grant(str(ticket), token, ticket.key, ticket.holder, max(0.0, waited), unclean)
 
 
 def unclean_of(before: Unclean | None, owner: str, earlier: LockInfo | None) -> str | None:
-    """Say who left the lock unclean, to its present owner; what an earlier try of its own left is not a surprise.
+    """Return a text that says who left the lock unclean, for its present owner; None if no other owner did.
 
-    earlier: who held the lock when it was looked at last; an earlier try may have marked there that the one before it
-    ended unclean.
+    earlier: the holder when the lock was last inspected. If that is an earlier try of this owner, it may have noted in
+    its progress that the lease before it ended unclean.
     """
     if before is not None:
         return str(before)
@@ -84,7 +84,7 @@ def unclean_of(before: Unclean | None, owner: str, earlier: LockInfo | None) -> 
 
 
 def failure(error: Exception) -> dict[str, Any]:
-    """Describe, for an event, why there is no lease."""
+    """Return the event for an acquisition that failed with this error."""
     if isinstance(error, NotAcquired):
         state = NOT_ACQUIRED
     elif isinstance(error, StoreRefused | ValueError | TypeError):
@@ -95,11 +95,11 @@ def failure(error: Exception) -> dict[str, Any]:
 
 
 def waiting(key: str, held: LockInfo) -> str:
-    """Say who is waited for, since when it holds the lock and why, in one line."""
+    """Return one line that says which holder is waited for, since when it holds the lock, and why."""
     try:
         since = f" since {held.acquired_at.to_datetime_string()} UTC" if held.acquired_at else ""
     except (ValueError, OverflowError):
-        since = ""  # no instant at all: a text ends no wait
+        since = ""  # not a valid instant; an error in a message must not end the wait
     why = f" (purpose: {held.purpose})" if held.purpose else ""
     token = f", token {held.token}" if held.token is not None else ""
     return f"waiting for {held.owner!r}, who holds {key!r}{since}{why}{token}"

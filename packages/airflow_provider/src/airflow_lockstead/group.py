@@ -1,7 +1,7 @@
-"""What a locked group is to a DAG: acquire before, release behind, a keeper beside, and every task wrapped.
+"""Locked task groups: an acquire task before, a release task after, a keeper in parallel, and every task wrapped.
 
-Carries out what `wiring` says. Must not know stores. Acquire, release and keeper are made like this, and everything
-else about them is theirs:
+`wiring` decides the edges. Must not know stores. Acquire, release and keeper are made like this; their operators do
+everything else:
 
     AcquireLockOperator(task_id="lock_acquire", spec=spec, scope=group_id, **acquire_args)
     ReleaseLockOperator(task_id="lock_release", spec=spec, acquire_id=acquire.task_id, **release_args)
@@ -31,7 +31,7 @@ KEEPER: Final = "lock_keep"
 
 
 class _Locking:
-    """What a group, mapped or not, becomes with a lock around it."""
+    """Mixin that adds a lock to a task group, mapped or not."""
 
     _title = "LockedTaskGroup"
 
@@ -71,9 +71,9 @@ class _Locking:
                 labels=labels or {},
             )
             check_keeper(spec, config.KEEPER_TTL_MIN.value)
-        # what the grid shows of a group
+        # the grid view shows the tooltip of a group
         group_args["tooltip"] = group_args.get("tooltip") or f"One lease for all tasks: {spec.lock or spec.key}"
-        super().__init__(group_id=group_id, **group_args)  # type: ignore[call-arg]  # as below
+        super().__init__(group_id=group_id, **group_args)  # type: ignore[call-arg]  # of the class that this one is mixed into
         self.spec = spec
         self._args = {ACQUIRE: acquire_args or {}, RELEASE: release_args or {}, KEEPER: keeper_args or {}}
         self._machinery: dict[str, Any] = {}
@@ -82,7 +82,7 @@ class _Locking:
     # --- what Airflow calls --------------------------------------------------------------------------------------
 
     def __enter__(self) -> Any:
-        """Begin the group: what is made from here on runs under the lock."""
+        """Begin the group: tasks that are created from here on run under the lock."""
         if self._known is not None or self._machinery:
             raise ValueError(f"{self._line}: it was closed before, and no lock would cover what is added now")
         entered = super().__enter__()  # type: ignore[misc]  # of the class that this one is mixed into
@@ -91,7 +91,7 @@ class _Locking:
                 check_templates(self.spec, self._any.dag.get_template_env)
             self._make_acquire()
         except BaseException:
-            # who fails to enter is not left either, and every later task of the file would go into this group
+            # __exit__ is not called if __enter__ fails, and every later task of the file would be put into this group
             super().__exit__(None, None, None)  # type: ignore[misc]
             raise
         return entered
@@ -105,24 +105,24 @@ class _Locking:
             super().__exit__(kind, value, trace)  # type: ignore[misc]
 
     def add(self, task: Any) -> Any:
-        """Take a task in; ValueError once the group is closed."""
+        """Add a task; ValueError once the group is closed."""
         if getattr(self, "_known", None) is not None:
             raise ValueError(_stranger(self._line, str(task.node_id)))
         return super().add(task)  # type: ignore[misc]
 
     def __iter__(self) -> Iterator[Any]:
-        """Go through the tasks, the keeper left out: what follows the group must wait for its work, not for its lease.
+        """Iterate over the tasks without the keeper: tasks after the group must wait for its work, not for its lease.
 
-        A keeper ends after the release, and skips itself where there is no triggerer.
+        A keeper ends after the release, and skips itself if there is no triggerer.
         """
         keeper = self._machinery.get(KEEPER)
         return (task for task in super().__iter__() if task is not keeper)  # type: ignore[misc]
 
-    # --- what is done --------------------------------------------------------------------------------------------
+    # --- wiring --------------------------------------------------------------------------------------------------
 
     @property
     def _any(self) -> Any:
-        """This group as Airflow's class, which is not known to who checks types without Airflow."""
+        """Return this group as Airflow's class, which is unknown when types are checked without Airflow."""
         return self
 
     @property
@@ -136,7 +136,7 @@ class _Locking:
     def _make_acquire(self) -> None:
         from airflow_lockstead.operators import AcquireLockOperator
 
-        # a time-out that is meant for the members would end the wait; the wait's own is `timeout`
+        # a default execution_timeout is meant for the members and would end the wait, which has its own `timeout`
         args = {"execution_timeout": None, **self._args[ACQUIRE]}
         acquire = AcquireLockOperator(task_id=ACQUIRE, spec=self.spec, scope=self._id, **args)
         self._machinery[ACQUIRE] = acquire.as_setup()
@@ -175,7 +175,7 @@ class _Locking:
         )
         self._machinery[RELEASE] = release.as_teardown(setups=acquire)
         if self.spec.keeper:
-            # directly behind a setup only all_success will do, and a time-out of the members' would end the keeping
+            # directly after a setup only all_success works; a default execution_timeout would end the renewals
             args = {"trigger_rule": "all_success", "execution_timeout": None, "weight_rule": "absolute"}
             args |= self._args[KEEPER]
             keeper = KeepLockOperator(
@@ -187,7 +187,7 @@ class _Locking:
         return release
 
     def _look_again(self) -> None:
-        """Look at the group once its file is parsed: at tasks that came later, and at edges that did."""
+        """Check the group after its file was parsed: raise for tasks added since, warn about edges added since."""
         dag, acquire = self._any.dag, self._machinery[ACQUIRE]
         now = {task.task_id: task for task in self._any.iter_tasks()}
         for task_id in wiring.strangers(self._known or frozenset(), now):
@@ -199,29 +199,29 @@ class _Locking:
         _weigh(dag, self._machinery.get(KEEPER))
 
 
-class LockedTaskGroup(_Locking, TaskGroup):  # type: ignore[misc]  # a class that is found when Airflow is there
-    """A group of tasks under one lease, on however many workers; acquire and release come with it.
+class LockedTaskGroup(_Locking, TaskGroup):  # type: ignore[misc]  # the base class is found at run time
+    """A group of tasks under one lease, on any number of workers, with its own acquire and release tasks.
 
     Name the lock by lock, its URL, or by key with lockstead_conn_id, the connection that names its store. All other
-    words are those of `LockSpec`, or of Airflow's TaskGroup. acquire_args, release_args and keeper_args go to the tasks
-    of that kind. Raises ValueError or TypeError, with one line, for what cannot be, when the file is parsed.
+    parameters are those of `LockSpec` or of Airflow's TaskGroup. acquire_args, release_args and keeper_args are passed to the acquire,
+    release and keeper tasks. Invalid arguments raise ValueError or TypeError, with one line, when the file is parsed.
 
-    It does not promise that the tasks run without a pause between them, nor that a task that is cleared alone after
-    the release finds a lease: see `on_stale_lease`.
+    There may be pauses between the tasks. A task that is cleared alone after the release finds no lease: see
+    `on_stale_lease`.
     """
 
 
 class _LockedMappedTaskGroup(_Locking, MappedTaskGroup):  # type: ignore[misc]  # as above
-    """A mapped group under a lock: each map index acquires it for itself. Made by `@locked_task_group(...)`."""
+    """A mapped group under a lock: each map index acquires it separately. Made by `@locked_task_group(...)`."""
 
 
 def locked_task_group(
     group_id: str | None = None, lock: str | None = None, **words: Any
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Make a locked group of a function, as `@task_group` makes a group; `expand` gives each map index its own lease.
+    """Make a locked group from a function, as `@task_group` does; with `expand`, each map index has its own lease.
 
-    Words as of `LockedTaskGroup`; without a group_id it is called like the function. A URL that stands alone is the
-    lock's: no group could be called so.
+    The parameters are those of `LockedTaskGroup`; the default group_id is the function's name. A URL as the only
+    positional argument is the lock's, since it is not a valid group_id.
     """
     if callable(group_id):
         raise TypeError("name the lock: write @locked_task_group(lock=...), or key= with lockstead_conn_id=")
@@ -233,16 +233,16 @@ def locked_task_group(
 
 
 class _LockedFactory(_TaskGroupFactory):  # type: ignore[misc]  # as above
-    """Airflow's factory of groups, which makes ours."""
+    """Airflow's factory of task groups, changed to make locked groups."""
 
     @classmethod
     def of(cls, function: Callable[..., Any], words: Mapping[str, Any]) -> Any:
-        """Make a factory; TypeError for words that neither Airflow's groups nor ours know."""
+        """Return a factory; TypeError for parameters that neither Airflow's groups nor locked groups have."""
         ours = {name: word for name, word in words.items() if name in _OURS}
         theirs = {name: word for name, word in words.items() if name not in _OURS}
         with _naming(str(theirs.get("group_id", function.__name__))):
             _check_known(theirs)
-        # Airflow's own class checks its words against those of its own group, and is copied by its own fields alone
+        # Airflow's class checks its parameters against its own group's, and copies only its own fields
         made = type(cls.__name__, (cls,), {"_lock_words": ours})
         return made(function=function, tg_kwargs=theirs)
 
@@ -255,24 +255,24 @@ class _LockedFactory(_TaskGroupFactory):  # type: ignore[misc]  # as above
         return super()._create_task_group(group, *args, **kwargs)
 
     def override(self, **kwargs: Any) -> Any:
-        """Return the same group with other words."""
+        """Return the same group with other parameters."""
         return _LockedFactory.of(self.function, {**self.tg_kwargs, **self._lock_words, **kwargs})
 
 
 _OURS: Final = frozenset(inspect.signature(_Locking.__init__).parameters) - {"self", "group_id", "group_args"}
 
 
-class _naming:  # noqa: N801 - reads as a word: with _naming(group)
-    """Name the group in front of what is wrong with it."""
+class _naming:  # noqa: N801 - used like a function: with _naming(group)
+    """Context manager that prefixes the message of ValueError and TypeError with the group's name."""
 
     def __init__(self, group_id: str) -> None:
         self._group_id = group_id
 
     def __enter__(self) -> None:
-        """Nothing is done."""
+        """Do nothing."""
 
     def __exit__(self, kind: object, value: BaseException | None, trace: object) -> None:
-        """Say the same in one line with the group's name."""
+        """Raise the same error, in one line, with the group's name."""
         if isinstance(value, ValueError | TypeError):
             raise type(value)(f"LockedTaskGroup {self._group_id!r}: {value}") from None
 
@@ -290,7 +290,7 @@ def _stranger(line: str, name: str) -> str:
 
 
 def _node(task: Any, group: Any) -> Node:
-    """Read what `wiring` has to know of a task."""
+    """Return what `wiring` needs to know of a task."""
     rule = task.trigger_rule
     return Node(
         task_id=task.task_id,
@@ -316,7 +316,10 @@ def _role(task: Any) -> Role:
 
 
 def _weigh(dag: Any, keeper: Any) -> None:
-    """Have the keepers of a DAG queued before the tasks of their groups; once for all, when the first is looked at."""
+    """Set the priority weights of all keepers of a DAG, so that they are queued before the tasks of their groups.
+
+    Done once per DAG, for its first keeper.
+    """
     keepers = {task.task_id: task for task in dag.tasks if getattr(task, "is_weighed", False)}
     if keeper is not next(iter(keepers.values()), None):
         return
@@ -331,10 +334,10 @@ def _weigh(dag: Any, keeper: Any) -> None:
 
 
 def _around(task: Any) -> Iterator[Any]:
-    """Go through the groups that a task stands in, the innermost first."""
+    """Yield the groups that contain a task, the innermost first."""
     group = task.task_group
     while group is not None and group.group_id is not None:
-        # Airflow keeps its groups behind weak proxies, of which isinstance sees the class and `is` does not
+        # Airflow returns weak proxies of its groups: isinstance works on them, `is` does not
         yield group
         group = group.task_group
 

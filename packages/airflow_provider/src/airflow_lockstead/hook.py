@@ -1,6 +1,6 @@
-"""What Airflow is shown of a connection to a store: its form, its test, and what a task gets of it.
+"""The hook of a lockstead connection: its form, its test, and locks for tasks.
 
-What a connection means is `connection`'s. Must not be imported at parse.
+`connection` reads the connection. Must not be imported when a DAG file is parsed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lockstead import AsyncLock, Client, Lock
 
 
-class LocksteadHook(compat.BaseHook):  # type: ignore[misc]  # a class that is found when Airflow is there
+class LocksteadHook(compat.BaseHook):  # type: ignore[misc]  # the base class is found at run time
     """Locks in the store that a connection names."""
 
     conn_name_attr = "lockstead_conn_id"
@@ -31,7 +31,7 @@ class LocksteadHook(compat.BaseHook):  # type: ignore[misc]  # a class that is f
 
     @classmethod
     def get_connection_form_widgets(cls) -> dict[str, Any]:
-        """Return the form's extra fields to the versions that ask the hook for them."""
+        """Return the form's extra fields, for the versions of Airflow that get them from the hook."""
         from flask_appbuilder.fieldwidgets import BS3TextFieldWidget
         from wtforms import StringField
 
@@ -42,33 +42,33 @@ class LocksteadHook(compat.BaseHook):  # type: ignore[misc]  # a class that is f
 
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
-        """Return which fields of the form are shown, and under which name."""
+        """Return which fields of the form are shown, and their labels."""
         return behaviour()
 
     def get_conn(self) -> Client:
-        """Return the opened store; the same as long as this hook lives. ValueError or StoreRefused with one line."""
+        """Return the opened store, always the same for one hook. Raises ValueError or StoreRefused with one line."""
         if self._client is None:
             self._client = connection.client(self.lockstead_conn_id)
         return self._client
 
     def lock(self, key: str, **settings: Any) -> Lock:
-        """Name a lock of this store; settings as of `lockstead.Settings.make`."""
+        """Return a lock of this store; settings are those of `lockstead.Settings.make`."""
         place = connection.PLACES.place(self.lockstead_conn_id)
         return lockstead.Lock(place.lock_url(key), client=place.client, **settings)
 
     async def async_lock(self, key: str, **settings: Any) -> AsyncLock:
-        """Name a lock of this store, awaiting."""
+        """Return an async lock of this store."""
         place = await connection.PLACES.aplace(self.lockstead_conn_id)
         return lockstead.AsyncLock(place.lock_url(key), client=place.client, **settings)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Try whether the store can be reached and its locks be listed; one line either way. Takes no lock."""
+        """Return whether the store can be reached and its locks listed, and one line of text. Acquires no lock."""
         try:
             with connection.client(self.lockstead_conn_id) as client:
                 held = len(client.list())
         except (ValueError, TypeError, lockstead.LocksteadError) as error:
             return False, _line(error)
-        except Exception as error:  # noqa: BLE001 - whatever a client library raises, the form shows one line
+        except Exception as error:  # noqa: BLE001 - the form shows one line for any error of a client library
             return False, f"{type(error).__name__}: {_line(error)}"
         return True, f"the store answers; {held} {'lock is' if held == 1 else 'locks are'} held there"
 

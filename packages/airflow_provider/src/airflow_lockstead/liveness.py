@@ -1,12 +1,13 @@
-"""Whether a member of a lease that worked on this very machine is dead, so that nobody has to wait for it.
+"""Whether a member of a lease that ran on this machine is dead, so that it need not be waited for.
 
-Who is killed cannot withdraw, and counts as alive until its registration expires: minutes in which its retry and the
-release would stand still. A process of this machine can be looked at instead. It is dead if its number is free, or
-belongs to another process by now; and only if nothing that it started is alive, which is ended first. Wherever that
-cannot be seen (another machine, container or user) nothing is said, and the registration has to expire.
+A killed process cannot withdraw, and counts as alive until its registration expires: its retry and the release would
+wait for minutes. But a process of this machine can be checked. It is dead if its process id is free or was reused, and
+no process that it started is alive; those are ended first. If that cannot be determined (another machine, container or
+user), the registration has to expire.
 
-A registration comes from the store, and whoever may write there may write anything. So nothing of it is believed, and
-nobody ended, unless its words are signed by a secret of the user that it names, which has never left this machine.
+A registration comes from the store, and every client with write access can write anything there. So it is trusted, and
+processes are ended because of it, only if it is signed with a secret of the user that it names; that secret never
+leaves this machine.
 """
 
 from __future__ import annotations
@@ -33,33 +34,33 @@ if TYPE_CHECKING:
     from lockstead import Lock
 
 LABEL: Final = "process"
-"""Label of a registration that says which process works."""
+"""The label of a registration that identifies the member's process."""
 
 MARK: Final = tags.TAG_VARIABLE
-"""An environment variable that whatever a body starts inherits; it names the bodies around it, by ':'."""
+"""An environment variable that every process started by a body inherits: the ids of the enclosing bodies, with ':'."""
 
 _WORDS: Final = re.compile(
     r"([0-9a-f-]{1,64})/([0-9]{1,20})/([0-9]{1,10})/([0-9]{1,7})/([0-9]{1,20})/([0-9a-f]{32})/([0-9a-f]{64})"
 )
 
 LOOK: Final = 5.0
-"""Seconds between two looks at who has died meanwhile."""
+"""Seconds between two checks for members that died meanwhile."""
 
 SWEEP: Final = 5.0
-"""Seconds that what a dead body started has to end after SIGKILL; else it is not called dead."""
+"""Seconds that the processes started by a dead body have to end after SIGKILL; otherwise it does not count as dead."""
 
 MEMBER_WAIT_EXTRA: Final = 60.0
-"""Seconds, beside two lives of a lease, for which members are waited for: the dead have expired by then."""
+"""Seconds, in addition to two ttls of the lease, for which members are waited for: dead ones have expired by then."""
 
 EXEC: Final = 1.0
-"""Seconds that a process may take to show its environment; it takes microseconds, unless the machine is busy."""
+"""Seconds to wait for the environment of a process during an exec; it takes microseconds unless the machine is busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process for good: boot and process namespace of its machine, its user, number and start, and its body's id.
+    """A unique process: the machine's boot and pid namespace, the user, process id and start time, and the body's id.
 
-    start is in ticks since the boot, as the kernel counts. `label` is how it is written for others to read.
+    start is in the kernel's clock ticks since the boot. `label` is its text form in a registration.
     """
 
     boot: str
@@ -71,7 +72,7 @@ class Process:
 
     @classmethod
     def here(cls, body: str) -> Self | None:
-        """Name this process, in which a body of that id runs; None on a system that does not tell."""
+        """Return this process, in which the body with that id runs; None on a system without the needed /proc files."""
         boot, namespace = _machine()
         start = _start_of(os.getpid())
         if not (boot and namespace and start):
@@ -80,7 +81,7 @@ class Process:
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """Read a label; None if it is anything else, of another machine, or not signed by the user that it names."""
+        """Parse a label; None if it is malformed, of another machine, or not signed by the user that it names."""
         found = _WORDS.fullmatch(text)
         if found is None or found.group(1, 2) != _machine():
             return None
@@ -91,22 +92,22 @@ class Process:
 
     @property
     def label(self) -> str | None:
-        """Write it, signed as this user; None where there is no secret to sign with: nobody could believe it."""
+        """Return the label, signed as this user; None if there is no secret, since an unsigned label is not trusted."""
         words = "/".join(map(str, (self.boot, self.namespace, self.user, self.pid, self.start, self.body)))
         signature = vouching.signature(words)
         return None if signature is None else f"{words}/{signature}"
 
     def is_dead(self) -> bool:
-        """Return whether it is certain that this process does not run any more, and ends what it left; else False."""
+        """Return True only if this process has certainly ended. Ends the processes that it started and left behind."""
         if (self.boot, self.namespace) != _machine() or os.getuid() not in (0, self.user) or not self._has_ended():
             return False
-        # whoever signed it may end no others: root reads what any user has signed
+        # only the signer's own processes may be ended: root also trusts labels signed by other users
         tags.end_all(self._left, 0.0, SWEEP)
         left, is_sure = self._left()
         return is_sure and not left
 
     def _left(self) -> tuple[tags.Found, bool]:
-        """Return the living processes of its user that its body started, and whether all others are known not to be."""
+        """Return the living processes of its user that its body started, and whether the list is certainly complete."""
         found, is_sure = tags.tagged(frozenset({self.body}))
         own = {name: one for name, one in found.items() if _user_of(one.pid) in (self.user, -1)}
         return own, is_sure and len(own) == len(found)
@@ -118,13 +119,13 @@ class Process:
             return True
         except PermissionError:
             return False
-        # a number may have been given anew; and who only waits to be reaped does nothing any more
+        # the process id may have been reused; a zombie counts as ended
         start = _start_of(self.pid)
         return bool(start) and (start != self.start or _state_of(self.pid) in ("Z", "X"))
 
 
 def started_by(body: str) -> set[psutil.Process]:
-    """Return the living processes, this one left out, that carry the mark of a body."""
+    """Return the living processes, except this one, whose environment has the mark of a body."""
     found = set()
     for one in psutil.process_iter():
         with suppress(psutil.Error, OSError):
@@ -134,12 +135,12 @@ def started_by(body: str) -> set[psutil.Process]:
 
 
 def marks_of(one: psutil.Process) -> list[str] | None:
-    """Return the bodies that a process was started in; None if it could not be seen within `EXEC` seconds.
+    """Return the ids of the bodies in which a process was started; None if it is unknown after `EXEC` seconds.
 
-    Amid an exec a process shows no environment, though it will have one: taken for a stranger's, it would outlive its
-    body. psutil.Error or OSError if the process is gone or another user's.
+    During an exec a process has no environment yet; if it were taken for an unrelated process, it would outlive its
+    body. Raises psutil.Error or OSError if the process is gone or belongs to another user.
     """
-    if not _machine()[0]:  # a system that does not tell
+    if not _machine()[0]:  # a system without /proc
         return str(one.environ().get(MARK, "")).split(":")
     ends_at = time.monotonic() + EXEC
     while not (environ := Path(f"/proc/{one.pid}/environ").read_bytes()):
@@ -154,7 +155,7 @@ def marks_of(one: psutil.Process) -> list[str] | None:
 
 
 def is_alive(one: psutil.Process) -> bool:
-    """Return whether a process runs; one that only waits to be reaped does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return bool(one.is_running() and one.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
@@ -162,9 +163,10 @@ def is_alive(one: psutil.Process) -> bool:
 
 
 def member_wait_limit(ticket: str) -> float:
-    """Return for how long (seconds) members of a ticket's lease are waited for, where nobody said how long.
+    """Return the default time, in seconds, to wait for the members of a ticket's lease.
 
-    A mark outruns the end of the body, which renews until Airflow kills it, seconds later; from then on it expires.
+    The body of a task that a user marks success or failed renews until Airflow kills it, seconds later; only then does
+    its registration begin to expire.
     """
     return 2 * LeaseTicket.parse(ticket).ttl + MEMBER_WAIT_EXTRA
 
@@ -172,7 +174,7 @@ def member_wait_limit(ticket: str) -> float:
 def wait_for_members(
     lock: Lock, ticket: str, *, owner_filter: Callable[[str], bool], limit: float, log: logging.Logger
 ) -> bool:
-    """Wait until no member whose owner is chosen is alive; False if one still is after `limit` seconds."""
+    """Wait until no member that owner_filter selects is alive; return False if one still is after `limit` seconds."""
     ends_at = time.monotonic() + limit
     while True:
         for one in lock.members(ticket):
@@ -197,7 +199,7 @@ def _machine() -> tuple[str, str]:
 
 
 def _user_of(pid: int) -> int:
-    """Return the real user of a process; -1 if it is gone."""
+    """Return the real user id of a process; -1 if it is gone."""
     try:
         return int(psutil.Process(pid).uids().real)
     except psutil.Error:

@@ -1,6 +1,6 @@
-"""What Airflow's tasks are called in the records of a lock and in its UI, and whom a body waits for. Pure.
+"""Names of Airflow's task instances in a lock's records and in URLs of the UI, and which tasks a body waits for. Pure.
 
-Must not know Airflow's classes: a task instance is whatever has these five attributes.
+Must not know Airflow's classes: a task instance is any object with these five attributes.
 """
 
 from __future__ import annotations
@@ -25,31 +25,32 @@ class Attempt:
 
     @classmethod
     def of(cls, ti: Any) -> Self:
-        """Read a task instance, of any version of Airflow."""
+        """Return the attempt of a task instance of any Airflow version."""
         return cls(ti.dag_id, ti.run_id, ti.task_id, index_of(ti), ti.try_number)
 
     def acquirer(self, scope: str) -> str:
-        """Name who asks for a lock: the same over tries, so that a retry takes over what its earlier try was granted.
+        """Return the owner name for acquiring. It is the same for all tries, so that a retry takes over the lease of an
+        earlier try.
 
-        scope: the full id of the group whose lock it is, or of the task.
+        scope: the full id of the lock's group or task.
         """
         return f"{self._below(scope)}{self._index}".rstrip("/")
 
     @property
     def place(self) -> dict[str, Any]:
-        """Return what names the task in its run, for all its tries: dag_id, run_id, task_id, map_index."""
+        """Return the identity of the task in its run, without the try: dag_id, run_id, task_id, map_index."""
         names = ("dag_id", "run_id", "task_id", "map_index")
         return {name: getattr(self, name) for name in names}
 
     @property
     def member(self) -> str:
-        """Name this try as one who works under a lease."""
+        """Return the name of this try as a member of a lease."""
         return f"{self._below(self.task_id)}{self._index}{self.try_number}"
 
     def works_before(self, upstream: Iterable[str]) -> Callable[[str], bool]:
-        """Return what chooses, by owner, whom this body waits for: tasks directly upstream, and its own earlier tries.
+        """Return a filter, by owner, for the members that this body waits for: direct upstream tasks and earlier tries.
 
-        Marking a running task lets what is downstream of it start while its body is still alive.
+        If a user marks a running task, its downstream tasks start while its body still runs.
         """
         others = tuple(self._below(task_id) for task_id in upstream)
         own = f"{self._below(self.task_id)}{self._index}"
@@ -66,17 +67,17 @@ class Attempt:
 
     def _below(self, name: str) -> str:
         text = f"{PREFIX}{self.dag_id}/{self.run_id}/{name}/"
-        # a run's id is what somebody typed, and an owner has to be printable
+        # a user may choose any run id, but an owner has to be printable
         return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def index_of(ti: Any) -> int:
-    """Return the map index of a task instance; -1 for a task that is not mapped, which Airflow 3 may call None."""
+    """Return the map index of a task instance; -1 for a task that is not mapped, where Airflow 3 may have None."""
     return -1 if ti.map_index is None else int(ti.map_index)
 
 
 def log_of(dag_id: str, run_id: str, task_id: str, map_index: int | None, *, is_new: bool) -> str:
-    """Return the path of a task's log in Airflow's UI. is_new: of version 3 and later."""
+    """Return the path of a task's log in Airflow's UI. is_new: Airflow 3 or later."""
     dag, run, task = (quote(name, safe="") for name in (dag_id, run_id, task_id))
     is_mapped = map_index is not None and map_index >= 0
     if is_new:

@@ -1,10 +1,10 @@
-"""Which store the fields of one of Airflow's connections name: its URL. Pure; takes whatever has the attributes
-of Airflow's `Connection`.
+"""The store URL of an Airflow connection, from its fields. Pure; accepts any object with the attributes of Airflow's
+`Connection`.
 
-A connection is written in a form, as JSON or as a URI. From a URI Airflow makes fields of its own: of
+A connection is written in a form, as JSON or as a URI. Airflow splits a URI into fields: of
 `lockstead://redis://user:secret@host:6379/3?prefix=apt` the host is `redis://host`, and port, schema, login, password
-and extras have the rest. A URL is put together from all of them again. What is said twice, or what Airflow has lost, is
-refused: a lock in another store than the one that was meant excludes nobody.
+and extras have the rest. The URL is joined from all of them again. A value given twice, or one that Airflow lost, is an
+error: a lock in a different store than intended would exclude nobody.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 from airflow_lockstead.fields import FIELDS
 
 REFERENCES: Final = tuple(FIELDS)
-"""The extras that name another connection, whose credentials are taken."""
+"""The extras that name another connection, whose credentials are used."""
 
 CONN_TYPE: Final = "lockstead"
 ONE_SERVER: Final = frozenset({"redis", "rediss"})
@@ -25,14 +25,18 @@ ONE_SERVER: Final = frozenset({"redis", "rediss"})
 
 REDIS_TLS: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname")
 NOT_LIBPQ: Final = frozenset({"schema", "listen", "listen_host", "listen_port", "user", "password"})
-"""Options of our store that one of Airflow's own connections does not mean, or says elsewhere."""
+"""Options of the PostgreSQL store that are not taken from the extras of an Airflow Postgres connection: they have
+another meaning there, or a field of their own."""
 
 FALSE: Final = frozenset({"", "0", "false", "no", "off", "none"})
 AS_JSON: Final = "write the connection as JSON, with the whole URL as its host"
 
 
 def extras_of(connection: Any) -> dict[str, str]:
-    """Return a connection's extras as text: from a URI all of them are. ValueError or TypeError for nested ones."""
+    """Return a connection's extras as text, as all extras of a URI are.
+
+    Raises TypeError if they are not an object, ValueError for nested values in a lockstead connection.
+    """
     extras = connection.extra_dejson or {}
     if not isinstance(extras, Mapping):
         raise TypeError(f"the extra of the connection {connection.conn_id!r} is not a JSON object")
@@ -47,12 +51,12 @@ def _text(value: Any) -> str:
 
 
 def is_true(text: str) -> bool:
-    """Read a yes or no that is text; `bool("false")` would be true."""
+    """Return whether a text means true: not one of `FALSE`."""
     return text.lower() not in FALSE
 
 
 def reference_of(connection: Any) -> tuple[str, str] | None:
-    """Return which extra names another connection, and which; ValueError if several do."""
+    """Return (extra, connection id) of the extra that names another connection, or None; ValueError for several."""
     extras = extras_of(connection)
     found = [(name, extras[name]) for name in REFERENCES if extras.get(name)]
     if len(found) > 1:
@@ -65,7 +69,7 @@ def reference_of(connection: Any) -> tuple[str, str] | None:
 def url_of(connection: Any) -> str:
     """Return the URL of the store that a connection itself names, with its credentials; empty if it names none.
 
-    ValueError, with one line that shows no secret, if the fields do not name one store for certain.
+    Raises ValueError, with one line that shows no secret, if the fields do not name exactly one store.
     """
     who = f"the connection {connection.conn_id!r}"
     if (connection.conn_type or CONN_TYPE).lower() != CONN_TYPE:
@@ -87,17 +91,17 @@ def url_of(connection: Any) -> str:
 
 
 def _joined(who: str, host: str, port: int | None, path: str) -> str:
-    """Put host, port and path together as Airflow has taken them apart."""
+    """Join host, port and path that Airflow split."""
     scheme, has_scheme, rest = host.partition("://")
     if port is None and not path and not has_scheme:
-        # 'memory:' and nothing at all
+        # 'memory:', or empty
         if host and ":" not in host:
             raise ValueError(f"{_no_scheme(who)}; {AS_JSON}")
         return host
     if not has_scheme:
         raise ValueError(f"{_no_scheme(who)}, or Airflow has lost it; {AS_JSON}")
     if _is_six(rest):
-        # Airflow takes the brackets off, and whatever else stood beside them
+        # Airflow removes the brackets, and everything around them
         if scheme.lower() not in ONE_SERVER:
             raise ValueError(f"{who}: of several hosts Airflow keeps the one in brackets alone; {AS_JSON}")
         rest = f"[{rest}]"
@@ -124,7 +128,7 @@ def _has_port(host: str) -> bool:
 
 
 def with_user(who: str, url: str, login: str | None, password: str | None) -> str:
-    """Return a store's URL with login and password in it; ValueError if it has some, or its store takes none."""
+    """Return a store's URL with login and password added; ValueError if it has a user, or its store accepts none."""
     from lockstead import urls
 
     if not (login or password):
@@ -138,11 +142,11 @@ def with_user(who: str, url: str, login: str | None, password: str | None) -> st
 
 
 def with_options(connection: Any, url: str) -> str:
-    """Return a store's URL with those extras behind '?' that are options of it: a URI's query is in the extras."""
+    """Return a store's URL with the extras added as its query: Airflow puts the query of a URI into the extras."""
     options = {name: text for name, text in extras_of(connection).items() if name not in {*REFERENCES, "url"}}
     who = f"the connection {connection.conn_id!r}"
     if unclear := [name for name, text in options.items() if " " in text]:
-        # of a URI Airflow makes a space of each '+'
+        # Airflow turns each '+' of a URI into a space
         raise ValueError(f"{who}: the extra {unclear[0]!r} has a space in it, or a '+' that Airflow lost; {AS_JSON}")
     if not options:
         return url
@@ -150,7 +154,7 @@ def with_options(connection: Any, url: str) -> str:
 
 
 def check(connection: Any, url: str) -> None:
-    """Raise ValueError, with one line that names the connection, for what cannot be a store of several processes."""
+    """Raise ValueError, with one line that names the connection, for a URL that is not a store of several processes."""
     from lockstead import urls
 
     who = f"the connection {connection.conn_id!r}"
@@ -166,7 +170,7 @@ def check(connection: Any, url: str) -> None:
 
 
 def redis_url(connection: Any) -> str:
-    """Return the URL of the Redis that one of Airflow's own connections names, without credentials."""
+    """Return the URL of an Airflow Redis connection, without credentials."""
     extras = extras_of(connection)
     wants_tls = any(extras.get(name) for name in REDIS_TLS) or connection.conn_type == "rediss"
     scheme = "rediss" if is_true(extras["ssl"] if "ssl" in extras else str(wants_tls)) else "redis"
@@ -175,9 +179,9 @@ def redis_url(connection: Any) -> str:
 
 
 def postgres_url(connection: Any, base: str = "") -> str:
-    """Return the URL of the database that one of Airflow's own connections names, credentials included.
+    """Return the URL of an Airflow Postgres connection, with credentials.
 
-    base: the store's URL, if the connection of ours has one; only user and password are taken then.
+    base: the store URL of the lockstead connection, if it has one; then only user and password are added to it.
     """
     from lockstead import urls
 
@@ -185,7 +189,7 @@ def postgres_url(connection: Any, base: str = "") -> str:
         return with_user(f"the connection {connection.conn_id!r}", base, connection.login, connection.password)
     known = urls.options("postgresql") - NOT_LIBPQ
     options = {name: value for name, value in extras_of(connection).items() if name in known}
-    # libpq takes one port for all hosts, where its URLs give one to the last host alone
+    # a single port applies to all hosts, but in a libpq URL it would apply only to the last one
     port = f":{connection.port}" if connection.port else ""
     hosts = (connection.host or "localhost").split(",")
     url = f"postgresql://{','.join(_bracketed(host) + port for host in hosts)}/{quote(connection.schema or '')}"

@@ -1,6 +1,6 @@
-"""What a notifier says when a task failed for its lock: who holds it now. It says it in the log.
+"""A notifier for tasks that failed because of their lock: it reports who holds the lock now, by default in the log.
 
-A callback's place has little time and no lock: one look, no wait, and a store that is silent is not a failure.
+A callback has little time and no lock: it reads once, does not wait, and does not fail if the store does not answer.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from airflow_lockstead.spec import WHICH, LockSpec
 from airflow_lockstead.templates import RendersLock
 
 
-class LockNotifier(RendersLock, compat.BaseNotifier):  # type: ignore[misc]  # a class that is found when Airflow is there
-    """Tells who holds a lock, in a callback (`on_failure_callback`, `on_retry_callback`, ...).
+class LockNotifier(RendersLock, compat.BaseNotifier):  # type: ignore[misc]  # the base class is found at run time
+    """Reports who holds a lock, in a callback (`on_failure_callback`, `on_retry_callback`, ...).
 
     :param lock: the lock's URL, as in `gs://bucket/locks#apt`. (templated)
     :param key: instead of `lock`: the lock's name in the store of a connection. (templated)
     :param lockstead_conn_id: the connection of the type lockstead that names the store. (templated)
-    :param message: a template that may also say `{{ lock_state }}`: who holds the lock, since when and why.
-    :param tell: is called with the text: by default it goes to the log; pass what sends it to your chat.
+    :param message: a template that may contain `{{ lock_state }}`: who holds the lock, since when and why.
+    :param tell: a function that is called with the text, for example to send it to a chat; by default it is logged.
     """
 
     template_fields: Sequence[str] = WHICH
@@ -44,13 +44,13 @@ class LockNotifier(RendersLock, compat.BaseNotifier):  # type: ignore[misc]  # a
         self.tell = tell
 
     def notify(self, context: Any) -> None:
-        """Look who holds the lock, and tell."""
+        """Read who holds the lock, and report it."""
         ti = context.get("ti") or context.get("task_instance")
-        # a callback of a whole DAG may be told of no task
+        # the callback of a whole DAG may have no task instance
         names = {name: getattr(ti, name, None) or context.get(name, "?") for name in ("dag_id", "task_id", "run_id")}
         context.update(lock_state=self._state(), **names)
         text = str(self.render_template(self.message, context, self.get_template_env(dag=context.get("dag"))))
-        # the text is not a format: a run may be called 100%
+        # the text must not be a format string: a run id may contain '%'
         self.tell(text) if self.tell else self.log.warning("%s", text)
 
     def _state(self) -> str:
@@ -60,7 +60,7 @@ class LockNotifier(RendersLock, compat.BaseNotifier):  # type: ignore[misc]  # a
         try:
             lock = connection.lock(spec)
             held = lock.inspect()
-        except Exception as error:  # noqa: BLE001 - a callback tells what it can
+        except Exception as error:  # noqa: BLE001 - a callback reports the error instead
             return f"nobody can tell who holds the lock: {error}"
         if held is None:
             return f"nobody holds {lock.key!r}"

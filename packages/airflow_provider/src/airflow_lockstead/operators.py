@@ -1,6 +1,6 @@
-"""What acquire, keep and release are as tasks. What is done between them is `body`'s.
+"""The operators that acquire, keep and release a lock. `body` runs the tasks between them.
 
-Waiting is the triggerer's: a task that waits holds no worker slot. Imported at parse, so nothing here imports a store.
+The triggerer waits, so a waiting task has no worker slot. Imported when a DAG file is parsed, so it imports no store.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ if TYPE_CHECKING:
 
 RETRIES: Final = 3
 RETRY_DELAY: Final = timedelta(seconds=10)
-"""A deferred task can be failed by an executor's stale event just after its trigger fired; a retry loses nothing."""
+"""Retries are the default: a stale event of the executor can fail a deferred task just after its trigger fired, and a
+retry takes over the lease."""
 
 LOCK_COLOR: Final = "#e8d9f1"
-"""Of the tasks that acquire, keep and release, where Airflow shows a colour."""
+"""The colour in Airflow's UI of the tasks that acquire, keep and release."""
 
 INSTEAD: Final = ", or take deferrable=False"
-"""What else could be done where no triggerer runs."""
+"""The alternative named in the warning that no triggerer runs."""
 
 
-class _LockOperator(RendersLock, compat.BaseOperator):  # type: ignore[misc]  # a class that is found when Airflow is there
-    """What the three have in common: which lock, rendered, and retries that lose nothing."""
+class _LockOperator(RendersLock, compat.BaseOperator):  # type: ignore[misc]  # the base class is found at run time
+    """Base class of the three operators: the lock's parameters, their templates, and retries."""
 
     template_fields: Sequence[str] = tuple(NAMES)
 
@@ -53,8 +54,8 @@ class _LockOperator(RendersLock, compat.BaseOperator):  # type: ignore[misc]  # 
         spec: LockSpec | None = None,
         **kwargs: Any,
     ) -> None:
-        # default_args reach only what the class's own signature names, so they change neither of the two; and one
-        # without a retry would end its run for an executor's stale event
+        # default_args apply only to parameters of the class's own signature, so they do not change these two; without
+        # a retry, a stale event of the executor would fail the run
         kwargs["retries"] = max(1, int(kwargs.get("retries", RETRIES) or 0))
         kwargs.setdefault("retry_delay", RETRY_DELAY)
         super().__init__(**kwargs)
@@ -82,14 +83,14 @@ class _LockOperator(RendersLock, compat.BaseOperator):  # type: ignore[misc]  # 
 
     @property
     def spec(self) -> LockSpec:
-        """Return the lock as it is named now: in a running task, with its templates rendered."""
+        """Return the lock's spec with the current field values: in a running task, with templates rendered."""
         return self._spec.named({name: getattr(self, name) for name in NAMES})
 
 
 def _check_alone(task_id: str, words: Mapping[str, Any], shared: Mapping[str, Any]) -> None:
-    """Raise TypeError for words of a lock that is named elsewhere: they would be dropped without a word.
+    """Raise TypeError for lock parameters of a task whose lock is defined by a spec: they would be ignored silently.
 
-    shared: the default_args, which may mean another kind of task by the same word.
+    shared: the default_args, whose values are allowed, since they may be meant for other kinds of tasks.
     """
     beside = sorted(name for name, given in words.items() if given is not None and given != shared.get(name))
     if beside:
@@ -99,20 +100,20 @@ def _check_alone(task_id: str, words: Mapping[str, Any], shared: Mapping[str, An
 class AcquireLockOperator(_LockOperator):
     """Waits for a lock without a worker slot, and returns its ticket, token, key and holder.
 
-    Nothing keeps the lease when the task has ended: it lives for its ttl.
+    Nothing renews the lease after the task has ended: it expires after its ttl.
 
     :param lock: the lock's URL, as in `gs://bucket/locks#apt`. (templated)
     :param key: instead of `lock`: the lock's name in the store of a connection. (templated)
     :param lockstead_conn_id: the connection of the type lockstead that names the store. (templated)
-    :param ttl: how long the lease lives if nobody renews it, as seconds or text (`"5m"`).
-    :param timeout: how long to wait for the lock; then the task fails, without a retry. For ever by default.
-    :param purpose: why the lock is wanted; shown to whoever waits for it. (templated)
-    :param expected: how long the work should take; later it counts as overdue.
-    :param on_unclean: what to do if the holder before did not end cleanly: "warn", or "fail".
-    :param labels: plain words for the record of the lock.
-    :param deferrable: wait in the triggerer; with False in the worker slot.
-    :param scope: for a group: the group's id, which the owner is named after.
-    :param spec: for a group: the lock, named once for all of its tasks.
+    :param ttl: how long the lease lasts without a renewal, as seconds or text (`"5m"`).
+    :param timeout: how long to wait for the lock; then the task fails, without a retry. By default it waits forever.
+    :param purpose: the reason, shown to waiters. (templated)
+    :param expected: how long the work should take; after that it counts as overdue.
+    :param on_unclean: what to do if the previous holder did not end cleanly: "warn" or "fail".
+    :param labels: texts that are stored in the record of the lock.
+    :param deferrable: wait in the triggerer; if False, in the worker slot.
+    :param scope: for a group: the group's id, from which the owner's name is made.
+    :param spec: for a group: the lock, defined once for all of its tasks.
     """
 
     ui_color = LOCK_COLOR
@@ -125,7 +126,7 @@ class AcquireLockOperator(_LockOperator):
         self.deferrable = deferrable
 
     def execute(self, context: Any) -> dict[str, Any]:
-        """Take the lock if it is free; else have the triggerer wait for it."""
+        """Acquire the lock if it is free; otherwise defer, so that the triggerer waits for it."""
         from airflow_lockstead import acquiring, errors
 
         with errors.refusing():
@@ -139,7 +140,7 @@ class AcquireLockOperator(_LockOperator):
             return self._taken(spec, owner, acquiring.inline(spec, owner, self.log, why, me))
 
     def granted(self, context: Any, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Go on with what the trigger was granted, if it still is."""
+        """Resume with the trigger's grant; if its lease has ended meanwhile, defer again."""
         from airflow_lockstead import acquiring, connection, errors
 
         with errors.refusing():
@@ -166,7 +167,7 @@ class AcquireLockOperator(_LockOperator):
 
 
 class _FromAcquire(_LockOperator):
-    """What works with the lease of an acquire task: acquire is that task, or its full id."""
+    """Base class of operators that use the lease of an acquire task. acquire: that task, or its full id."""
 
     def __init__(self, *, acquire: Any = None, acquire_id: str | None = None, **kwargs: Any) -> None:
         if isinstance(acquire, _LockOperator) and not {"spec", "lock", "key"} & set(kwargs):
@@ -187,19 +188,20 @@ class _FromAcquire(_LockOperator):
         return grant_of(context["ti"], self.acquire_id)
 
     def _spec_of(self, grant: Grant) -> LockSpec:
-        """Return the lock as it was named when it was acquired."""
+        """Return the spec with the lock's name as it was acquired."""
         from airflow_lockstead import connection
 
         return connection.as_granted(self.spec, self._spec, grant.ticket)
 
 
 class ReleaseLockOperator(_FromAcquire):
-    """Gives a lease back, once nobody works under it any more. A lease that is gone already is not a failure.
+    """Releases a lease, after no task works under it any more. A lease that is already gone is not a failure.
 
-    :param acquire: the task that acquires, whose lock this is unless it is named here again.
+    :param acquire: the task that acquires the lock; it also defines the lock, unless that is given here again.
     :param acquire_id: instead of `acquire`: the full id of that task.
-    :param drain: seconds for which those who still work under it may go on; by default what the lock's URL says, or
-        long enough for one who is killed meanwhile to expire. Who works on after that loses the lease, and is stopped.
+    :param drain: how many seconds to wait for tasks that still work under the lease; by default the value of the lock's
+        URL, or long enough for a task that is killed meanwhile to expire. A task that works longer loses the lease, and
+        is stopped.
     """
 
     ui_color = LOCK_COLOR
@@ -211,7 +213,7 @@ class ReleaseLockOperator(_FromAcquire):
         self.drain = drain
 
     def execute(self, context: Any) -> bool:
-        """Release; True if the lease was ours to the end."""
+        """Release the lease; return True if it was held until then."""
         from airflow_lockstead import connection, errors
 
         grant = self._grant(context)
@@ -234,7 +236,7 @@ class ReleaseLockOperator(_FromAcquire):
         return False
 
     def _wait_for_the_living(self, lock: Lock, grant: Grant) -> None:
-        """Wait for those who work, while they can still renew: from the beginning of a release on they cannot."""
+        """Wait for the live members before the release begins: from then on they can no longer renew."""
         from airflow_lockstead import liveness
         from lockstead.values import seconds
 
@@ -252,22 +254,22 @@ class ReleaseLockOperator(_FromAcquire):
 
 
 class KeepLockOperator(_FromAcquire):
-    """Renews a lease from the triggerer, between the tasks that work under it, until it ends.
+    """Renews a lease from the triggerer, between the tasks that work under it, until the lease ends.
 
-    It ends well however the lease ended: a body that lost it fails by itself, and one that acquires anew must not fail
-    its run. While it waits, marking its run failed fails it too, and so the run ends failed and not well. ValueError
-    for a ttl that a triggerer's death would outlast.
+    It succeeds no matter how the lease ended: a task that lost it fails itself, and a task that acquires the lock again
+    must not fail its run. If the run is marked failed while it waits, it fails too, so that the run stays failed.
+    Raises ValueError for a ttl that is too short to survive the death of a triggerer.
 
-    :param acquire: the task that acquires, whose lock this is unless it is named here again.
+    :param acquire: the task that acquires the lock; it also defines the lock, unless that is given here again.
     :param acquire_id: instead of `acquire`: the full id of that task.
-    :param release_id: the full id of the task that gives the lease back; when it has failed for good, the lease is kept
-        no longer.
+    :param release_id: the full id of the task that releases the lease; once that has failed without further retries,
+        the lease is no longer renewed.
     """
 
     ui_color = LOCK_COLOR
 
     is_weighed = False
-    """Whether its group says with which priority it is queued."""
+    """Whether its group sets its priority weight."""
 
     def __init__(self, *, release_id: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -276,7 +278,7 @@ class KeepLockOperator(_FromAcquire):
         check_keeper(self._spec, config.KEEPER_TTL_MIN.value)
 
     def execute(self, context: Any) -> None:
-        """Hand the keeping to the triggerer."""
+        """Defer, so that the triggerer renews the lease."""
         from airflow_lockstead import acquiring, errors
         from airflow_lockstead.triggers import KeepTrigger, plain
 
@@ -290,7 +292,7 @@ class KeepLockOperator(_FromAcquire):
             raise compat.AirflowSkipException(f"{self.acquire_id} was granted no lease: nothing to keep")
         with errors.refusing():
             spec = self._spec_of(grant)
-            # a URL that was a template may say another ttl than was known at parse
+            # a templated URL may have another ttl than was known when the file was parsed
             check_keeper(spec, config.KEEPER_TTL_MIN.value)
         acquiring.warn_without_triggerer(self.log, ", and nobody keeps the lease meanwhile; or take keeper=False")
         self.log.info("keeping %r for %r from the triggerer, until it is released", grant.key, grant.holder)
@@ -301,8 +303,8 @@ class KeepLockOperator(_FromAcquire):
             return None
         return {**Attempt.of(ti).place, "task_id": self.release_id}
 
-    def ended(self, context: Any, event: Mapping[str, Any]) -> None:  # noqa: ARG002 - as Airflow calls it
-        """End with the lease, where the trigger could not do so itself."""
+    def ended(self, context: Any, event: Mapping[str, Any]) -> None:  # noqa: ARG002 - Airflow passes it
+        """End the task after the lease has ended, where the trigger could not do so itself."""
         from airflow_lockstead.triggers import ENDED, tell_ended
 
         if event.get("state") != ENDED:

@@ -1,6 +1,6 @@
-"""What becomes of each way in which a body can end, and how its lease is left. Two tables, pure.
+"""For each way in which a body can end: how its task ends, and how its lease is left. Two tables, pure.
 
-Must not know Airflow's classes: `body` says which kind an exception is.
+Must not know Airflow's classes: `body` classifies exceptions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Kind(Enum):
 
 
 class Becomes(Enum):
-    """What the task ends with."""
+    """How the task ends."""
 
     ITSELF = "what the body ended with"
     LEASE_LOST = "LeaseLost, which is never retried"
@@ -37,10 +37,10 @@ class Leaving(Enum):
 
 
 NOT_OVER: Final = frozenset({Kind.DEFERRED, Kind.RESCHEDULED})
-"""What comes back: the section is not over."""
+"""The body will be resumed, so its section has not ended."""
 
 _BECOMES: Final = {
-    # whatever was done, it was done by who may no longer have had the lock
+    # the body may have worked without the lock, however it ended
     **{(kind, False): Becomes.LEASE_LOST for kind in Kind},
     **{(kind, True): Becomes.ITSELF for kind in Kind},
 }
@@ -52,10 +52,10 @@ _LEAVING: Final = {
 
 
 def becomes(kind: Kind, *, is_held: bool) -> Becomes:
-    """Return what a task ends with. is_held: whether the lease could be trusted when the body ended."""
+    """Return how a task ends. is_held: whether the lease was still held when the body ended."""
     return _BECOMES[kind, is_held]
 
 
 def leaving(kind: Kind, *, is_single: bool) -> Leaving:
-    """Return how the lease is left. is_single: the task has the lock for itself, so nobody else releases it."""
+    """Return how the lease is left. is_single: the task has a lock of its own, so no other task releases it."""
     return _LEAVING[kind, is_single]

@@ -1,6 +1,6 @@
-"""What Airflow is told of this distribution: the entry point `provider_info`.
+"""The entry point `provider_info`: the description of this distribution for Airflow.
 
-Airflow asks while it is itself being imported, so nothing here may import Airflow.
+Airflow calls it while it is itself being imported, so nothing here may import Airflow.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ HOOK: Final = "airflow_lockstead.hook.LocksteadHook"
 
 
 def provider_info() -> dict[str, Any]:
-    """Return the provider's description, of which this Airflow takes up every key."""
+    """Return the provider's description, restricted to the keys that this Airflow accepts."""
     return {name: said for name, said in _all().items() if name in compat.provider_keys()}
 
 

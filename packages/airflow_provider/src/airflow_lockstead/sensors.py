@@ -1,4 +1,4 @@
-"""What waiting for a free lock is as a task. It never takes it, so what follows may find it taken again."""
+"""The sensor that waits until a lock is free. It never acquires the lock, so later tasks may find it held again."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from airflow_lockstead.spec import WHICH, LockSpec
 from airflow_lockstead.templates import RendersLock
 
 
-class LockSensor(RendersLock, compat.BaseSensorOperator):  # type: ignore[misc]  # a class that is found when Airflow is there
+class LockSensor(RendersLock, compat.BaseSensorOperator):  # type: ignore[misc]  # the base class is found at run time
     """Waits until nobody holds a lock: in the triggerer by default, or poking with deferrable=False.
 
-    timeout, poke_interval, mode and soft_fail are those of every sensor. Where it is told no retries itself, it has
-    those of an acquire, whatever default_args say: an executor's stale event may fail it when it is resumed.
+    timeout, poke_interval, mode and soft_fail are those of every sensor. Unless retries are given, it has those of the
+    acquire operator, regardless of default_args: a stale event of the executor may fail it when it is resumed.
 
     :param lock: the lock's URL, as in `gs://bucket/locks#apt`. (templated)
     :param key: instead of `lock`: the lock's name in the store of a connection. (templated)
     :param lockstead_conn_id: the connection of the type lockstead that names the store. (templated)
-    :param deferrable: wait in the triggerer; with False poke in the worker.
+    :param deferrable: wait in the triggerer; if False, poke in the worker.
     """
 
     template_fields: Sequence[str] = WHICH
@@ -48,11 +48,11 @@ class LockSensor(RendersLock, compat.BaseSensorOperator):  # type: ignore[misc] 
 
     @property
     def spec(self) -> LockSpec:
-        """Return the lock as it is named now."""
+        """Return the lock's spec with the current field values: in a running task, with templates rendered."""
         return self._spec.named({name: getattr(self, name) for name in WHICH})
 
     def execute(self, context: Any) -> Any:
-        """Look at once; defer if it is held."""
+        """Check once, and defer if the lock is held."""
         from airflow_lockstead import acquiring
         from airflow_lockstead.triggers import FreeTrigger, plain
 
@@ -65,8 +65,8 @@ class LockSensor(RendersLock, compat.BaseSensorOperator):  # type: ignore[misc] 
         self.defer(trigger=FreeTrigger(plain(self.spec), gives_up_at), method_name="woken")
         return None
 
-    def poke(self, context: Any) -> bool:  # noqa: ARG002 - as Airflow calls it
-        """Look once."""
+    def poke(self, context: Any) -> bool:  # noqa: ARG002 - Airflow passes it
+        """Return whether the lock is free; a store error other than a refusal counts as held."""
         from airflow_lockstead import connection, errors, grants
 
         with errors.refusing():
@@ -75,7 +75,7 @@ class LockSensor(RendersLock, compat.BaseSensorOperator):  # type: ignore[misc] 
                 held = lock.inspect()
             except (lockstead.StoreRefused, ValueError, TypeError):
                 raise
-            except Exception as error:  # noqa: BLE001 - who cannot see it waits on, for as long as its time-out says
+            except Exception as error:  # noqa: BLE001 - if it cannot be read, the sensor continues to wait until its timeout
                 self.log.warning("could not see who holds %r: %s", lock.key, error)
                 return False
         if held is None or held.is_expired:
@@ -84,8 +84,8 @@ class LockSensor(RendersLock, compat.BaseSensorOperator):  # type: ignore[misc] 
         self.log.info("%s", grants.waiting(lock.key, held))
         return False
 
-    def woken(self, context: Any, event: Mapping[str, Any]) -> None:  # noqa: ARG002 - as Airflow calls it
-        """End as every sensor does."""
+    def woken(self, context: Any, event: Mapping[str, Any]) -> None:  # noqa: ARG002 - Airflow passes it
+        """End the task as Airflow's sensors do: succeed, time out, skip or fail."""
         from airflow_lockstead import grants
 
         match event.get("state"):
@@ -94,7 +94,7 @@ class LockSensor(RendersLock, compat.BaseSensorOperator):  # type: ignore[misc] 
             case "held":
                 message = f"lockstead: still held after {self.timeout:.0f} s: {event.get('message')}"
                 if self.soft_fail:
-                    self.log.info("%s", message)  # Airflow skips with words of its own
+                    self.log.info("%s", message)  # the log of a skip does not have this message
                     raise compat.AirflowSkipException(message)
                 raise compat.AirflowSensorTimeout(message)
             case grants.REFUSED:

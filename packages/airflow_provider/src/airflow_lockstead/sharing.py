@@ -1,4 +1,4 @@
-"""Decides that what many await on one event loop is done once. Must not know what it is."""
+"""Sharing of one coroutine by all tasks of an event loop that await the same. Must not know what it does."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class _Errand(Generic[T]):
 
 
 class Shared(Generic[T]):
-    """One coroutine for all who ask for the same at once; its answer stays good for `keep` seconds.
+    """One coroutine for all concurrent callers with the same key; its result is cached for `keep` seconds.
 
-    It is cancelled with the last who awaits it. An error is told to all who await it, and not kept.
+    It is cancelled when its last waiter is cancelled. An error is raised in all its waiters, and not cached.
     """
 
     def __init__(self, keep: float = 0.0) -> None:
@@ -32,12 +32,12 @@ class Shared(Generic[T]):
         )
 
     async def get(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Await what `make` gives, or what somebody else's gives under the same key."""
+        """Return the result of `make`, or of another caller's coroutine under the same key."""
         errands = self._loops.setdefault(asyncio.get_running_loop(), {})
         errand = errands.get(key)
         if errand is None or self._is_stale(errand):
             errand = errands[key] = _Errand(asyncio.create_task(make()))
-            errand.task.add_done_callback(lambda task, mine=errand: self._done(errands, key, mine, task))  # type: ignore[misc]  # the default is what binds it
+            errand.task.add_done_callback(lambda task, mine=errand: self._done(errands, key, mine, task))  # type: ignore[misc]  # the default argument binds the current errand
         errand.users += 1
         try:
             return await asyncio.shield(errand.task)

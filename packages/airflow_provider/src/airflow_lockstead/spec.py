@@ -1,7 +1,7 @@
-"""What a DAG author may say of a lock, and whether it can be: `LockSpec`; and what a member is told: `Section`.
+"""`LockSpec`, a lock's parameters in a DAG file, with their checks; and `Section`, what a member knows of its lock.
 
-Must not know Airflow, nor open anything: both are made while a DAG file is parsed. What a template will give, and what
-a connection says, is known only when a task runs; everything else is checked here, with one clear line.
+Must not know Airflow or open anything: both are made while a DAG file is parsed. The results of templates and the
+fields of a connection are known only when a task runs; everything else is checked here, with one clear line.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from lockstead.wrapping.spec import LockSpecBase, check_choice, check_text
 DEFAULT_CONN_ID: Final = "lockstead_default"
 
 NAMES: Final = {"lock": "lock", "key": "key", "lockstead_conn_id": "conn_id", "purpose": "purpose"}
-"""What may be a template, by the name that a DAG's author gives it, and its field here."""
+"""The parameters that may be templates: the name that DAG files use, and the field of `LockSpec`."""
 
 WHICH: Final = ("lock", "key", "lockstead_conn_id")
-"""Those of them that say which lock it is, for whoever only looks at one."""
+"""Those parameters that name the lock, for tasks that only read it."""
 
 OnStaleLease = Literal["fail", "reacquire"]
 
@@ -30,23 +30,23 @@ _INSERTED: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
 
 
 def has_password(url: str) -> bool:
-    """Return whether a password stands in a URL, or in the template of one."""
+    """Return whether a URL, or the template of one, contains a password."""
     return urls.has_password(_INSERTED.sub("x", url))
 
 
 def is_template(text: str) -> bool:
-    """Return whether Jinja will make something else of a text."""
+    """Return whether a text is a Jinja template."""
     return "{{" in text or "{%" in text or "{#" in text
 
 
 @dataclass(frozen=True, slots=True)
 class LockSpec(LockSpecBase):
-    """One lock as its DAG names it. Durations become seconds. ValueError or TypeError with one line if it cannot be.
+    """The parameters of one lock in a DAG. Invalid ones raise ValueError or TypeError, with one line.
 
-    lock: the lock's URL; or key with conn_id, the connection that names its store; lock, key, conn_id and purpose may
-    be templates. ttl None: what the URL says, or 300 s. timeout None: wait forever. keeper: whether a deferred task
-    renews between the tasks. on_stale_lease: what a member does that starts after its lease is gone. on_unclean: what
-    acquire does if the holder before it did not end cleanly.
+    Durations become seconds. lock: the lock's URL; or key with conn_id, the connection that names its store; lock, key,
+    conn_id and purpose may be templates. ttl None: the URL's value, or 300 s. timeout None: wait forever. keeper:
+    whether a deferred task renews between the tasks. on_stale_lease: what a member does that starts after its lease is
+    gone. on_unclean: what acquire does if the previous holder did not end cleanly.
     """
 
     lock: str | None = None
@@ -56,7 +56,7 @@ class LockSpec(LockSpecBase):
     on_stale_lease: OnStaleLease = "fail"
 
     def __post_init__(self) -> None:
-        """Check everything that is known by now, and complete it."""
+        """Check everything that is known when the file is parsed, and convert durations to seconds."""
         _check_name(self)
         self.complete()
         check_choice("on_stale_lease", self.on_stale_lease, ("fail", "reacquire"))
@@ -67,17 +67,17 @@ class LockSpec(LockSpecBase):
 
     @property
     def believed_ttl(self) -> float:
-        """Seconds that a lease lives without renewal, as far as known at parse: a template's URL may say otherwise."""
+        """Return the ttl in seconds, as far as it is known when the file is parsed: a templated URL may change it."""
         return _checked_settings(self).ttl
 
     @property
     def templates(self) -> dict[str, str]:
-        """Return those of its texts that Jinja will render, by name."""
+        """Return the parameters that are templates, by the names of `NAMES`."""
         texts = {name: getattr(self, own) for name, own in NAMES.items()}
         return {name: text for name, text in texts.items() if text is not None and is_template(text)}
 
     def named(self, said: Mapping[str, Any]) -> LockSpec:
-        """Return it with what its texts are now, by the names of `NAMES`; ValueError for one that became empty."""
+        """Return a copy with rendered texts, by the names of `NAMES`; ValueError for one that became empty."""
         for name, text in said.items():
             before = getattr(self, NAMES[name])
             if before is not None and not (isinstance(text, str) and text.strip()):
@@ -87,13 +87,13 @@ class LockSpec(LockSpecBase):
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What a member must know of its lock, closed over by its class: nothing of it is serialized.
+    """What a member knows of its lock. The member's class is a closure over it, so that it is not serialized.
 
-    All ids are full. upstream are those members of the group, its acquire and release left out, that stand directly
-    before this one. mapped: the group stands in a mapped group, so that each map index has an acquire and a lease of
-    its own; else there is one acquire, whose map index is -1, for all members.
+    All ids are full ids. upstream: the direct upstream members in the group, without acquire and release. mapped: the
+    group is inside a mapped group, so that each map index has its own acquire and lease; otherwise there is one
+    acquire, with map index -1, for all members.
 
-    single: the task has a lock of its own and acquires it by itself. All ids are empty then: a decorator does not know
+    single: the task has a lock of its own, and acquires it itself. Then all ids are empty: a decorator does not know
     the id that its task will have.
     """
 
@@ -107,7 +107,7 @@ class Section:
 
 
 def check_keeper(spec: LockSpec, at_least: float) -> None:
-    """Raise ValueError for a ttl, in seconds, that would end before a keeper is back whose triggerer died."""
+    """Raise ValueError if the ttl is less than `at_least` seconds: it must outlast the restart of a dead triggerer."""
     if spec.keeper and spec.believed_ttl < at_least:
         raise ValueError(
             f"ttl is {spec.believed_ttl:g} s; with a keeper it must be at least {at_least:g} s, for when a triggerer "
@@ -117,9 +117,9 @@ def check_keeper(spec: LockSpec, at_least: float) -> None:
 
 
 def check_templates(spec: LockSpec, environment: Callable[[], Any]) -> None:
-    """Raise ValueError, with one line, for a template that Jinja cannot read.
+    """Raise ValueError, with one line, for a template that Jinja cannot parse.
 
-    environment: makes the DAG's own Jinja environment, which may know other tags; called only if there is a template.
+    environment: returns the DAG's own Jinja environment, which may have more tags; called only if there is a template.
     """
     templates = spec.templates
     if not templates:
@@ -136,7 +136,7 @@ def check_templates(spec: LockSpec, environment: Callable[[], Any]) -> None:
 
 def _check_name(spec: LockSpec) -> None:
     if isinstance(spec.lock, str) and has_password(spec.lock):
-        # before anything of it is shown
+        # checked first, since later messages show the URL
         raise ValueError(
             "lock= has a password in it, which would be stored with the DAG and shown in Airflow: put the store into a "
             "connection of the type lockstead (key=, lockstead_conn_id=), or let the workers' environment say who asks"
@@ -157,7 +157,7 @@ def _check_name(spec: LockSpec) -> None:
 
 
 def _checked_settings(spec: LockSpec) -> Settings:
-    """Check the URL and the settings together; nothing is opened, and no client library imported."""
+    """Return the settings of the URL and the spec, checked together. Opens nothing, and imports no client library."""
     settings = spec.settings
     if is_template(settings.get("purpose") or ""):
         del settings["purpose"]

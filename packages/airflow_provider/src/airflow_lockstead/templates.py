@@ -1,6 +1,6 @@
-"""How the words of a lock are rendered: what a template inserts into a URL cannot change what the URL means.
+"""Rendering of a lock's templates, such that a text inserted into a URL cannot change the URL's structure.
 
-Must not know stores, nor tasks but as who renders. Imported at parse.
+Must not know stores, and of tasks only their rendering methods. Imported when a DAG file is parsed.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from airflow_lockstead import compat
 from airflow_lockstead.spec import is_template
 
 SAFE: Final = "/:,[]"
-"""What stands in hosts and paths, and gives a URL no other meaning where it is inserted."""
+"""Characters of hosts and paths that do not change a URL's structure where they are inserted."""
 
 
 def rendered_url(owner: Any, url: str, context: Any, jinja: Any) -> Any:
-    """Render the URL of a lock; whatever an expression inserts is percent-encoded, so that it stays one piece of it.
+    """Render the URL of a lock; the results of expressions are percent-encoded, so that each stays within its part.
 
-    An expression that the text begins with is the beginning of the URL, and left alone, as is one marked `| safe`.
-    owner: a task or notifier, which renders as ever; jinja: its environment.
+    The result of an expression at the beginning of the text is the start of the URL, so it is not encoded; neither is
+    one marked `| safe`. owner: the task or notifier that renders; jinja: its environment.
     """
     if not is_template(url):
         return url
@@ -37,7 +37,7 @@ def rendered_url(owner: Any, url: str, context: Any, jinja: Any) -> Any:
 
 
 class RendersLock:
-    """A mixin of whatever has template fields, `lock` among them. What cannot be rendered fails at once."""
+    """A mixin for classes with a template field `lock`. A template that cannot be rendered fails the task at once."""
 
     def _do_render_template_fields(
         self, parent: Any, template_fields: Iterable[str], context: Any, jinja_env: Any, seen_oids: Any
@@ -51,6 +51,6 @@ class RendersLock:
                 parent.lock = rendered_url(self, url, context, jinja_env)
             inner._do_render_template_fields(parent, others, context, jinja_env, seen_oids)
         except TemplateError as error:
-            # tried again, it would find the same
+            # a retry would fail in the same way
             why = f"lockstead: a template of the lock cannot be rendered: {error}"
             raise compat.AirflowFailException(why) from error

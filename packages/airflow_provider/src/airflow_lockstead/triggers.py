@@ -1,8 +1,8 @@
-"""What the triggerer does for a lock: wait for it, keep it between tasks, wait until it is free.
+"""The triggers: wait for a lock, renew it between tasks, wait until it is free.
 
-Three coroutines on the core's awaiting API. What they await is shared: locks of one store and client object stand in
-one line, of which the first alone asks the store. `cleanup()` is not overridden: it also runs when a triggerer ends,
-and the trigger goes on in another one. Must not know workers.
+Three coroutines on the core's async API. Waiters share their requests: those for locks of one store and client object
+are in one local queue for each key, and only the first sends requests. `cleanup()` is not overridden: it also runs when
+a triggerer ends, and the trigger continues in another one. Must not know workers.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ if TYPE_CHECKING:
     from lockstead import AsyncLease, AsyncLock, LeaseTicket, LockInfo
 
 LOOK_AGAIN: Final = 5.0
-"""Seconds for which one look at who holds a lock serves all who begin to wait for it."""
+"""Seconds for which one read of a lock's holder is shared by all triggers that start to wait for it."""
 
 LOOK_MIN: Final = 2.0
-"""Seconds that whoever waits until a lock is free has at least."""
+"""Minimum seconds of a wait until a lock is free."""
 
 ENDED: Final = "ended"
-"""What a keeper fires with when its lease has ended, however it did."""
+"""The state in a keeper's event after its lease has ended, for whatever reason."""
 
 LOOK_EVERY: Final = 3.0
-"""Seconds between two looks of a keeper at whether its lease has ended: so much longer its run lasts, at most."""
+"""Seconds between two checks of a keeper whether its lease has ended: its run lasts at most that much longer."""
 
 PAUSE_MIN: Final = 1.0
 PAUSE_MAX: Final = 30.0
-"""Seconds between two attempts to renew while the store is silent."""
+"""Minimum and maximum seconds between two attempts to renew while the store does not answer."""
 
 _LOOKS: Final[Shared[LockInfo | None]] = Shared(LOOK_AGAIN)
 _FREE: Final[Shared[bool]] = Shared()
 
 
-class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is found when Airflow is there
-    """Waits for a lock and fires with its ticket; the lease then lives for its ttl, kept by nobody.
+class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # the base class is found at run time
+    """Waits for a lock and fires with its ticket; nothing renews the lease then, so it expires after its ttl.
 
-    spec: a `LockSpec` as a plain mapping, templates rendered. owner: who asks, the same over tries: a lease of this
-    owner is taken over. gives_up_at, asked_at: seconds since the epoch; gives_up_at None waits forever. waiter:
-    dag_id, run_id, task_id and map_index of who waits: if it ends before its body begins, the grant is given back.
+    spec: a `LockSpec` as a plain mapping, templates rendered. owner: the same for all tries: a lease of this owner is
+    taken over. gives_up_at, asked_at: seconds since the epoch; gives_up_at None waits forever. waiter: dag_id, run_id,
+    task_id and map_index of the waiting task: if it ends before its body begins, the lease is released.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
         return f"{__name__}.{type(self).__qualname__}", {**told, "waiter": self.waiter}
 
     async def run(self) -> AsyncIterator[Any]:
-        """Fire once: with the grant, or with why there is none."""
+        """Fire once: with the grant, or with the error."""
         try:
             lock = await connection.async_lock(LockSpec(**self.spec), self.owner)
             grant = await self._granted(lock)
@@ -86,12 +86,12 @@ class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
 
     async def _granted(self, lock: AsyncLock) -> grants.Grant:
         spec = LockSpec(**self.spec)
-        # what an earlier try of ours has noted stands in the record of now, not in that of a moment ago
+        # a note of an earlier try of this task is in the current record, maybe not yet in a shared earlier read
         held = await _look(spec, lock, afresh=spec.on_unclean == "fail")
         lease = None
         if held is not None and held.owner == self.owner:
-            # of an earlier try, or of this trigger before its triggerer died: whoever stands first in the line would
-            # wait for it, and this waiter behind that one
+            # the lease is of an earlier try, or of this trigger before its triggerer died; in the local queue this
+            # waiter could be behind one that waits for that same lease
             lease = await lock.try_acquire(reclaim=True)
         if lease is None:
             if held is not None and held.owner != self.owner:
@@ -103,8 +103,8 @@ class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
             told = grants.unclean_of(before, self.owner, held)
             ticket = await _detached(lock, lease, told)
         except BaseException:
-            # Nobody is told of it: the task was marked or cleared, the triggerer ends, or the store is lost. It is this
-            # very lease that is given back, never the owner's: the next trigger of a task may hold that already.
+            # No task gets this grant: the task was marked or cleared, the triggerer ends, or the store fails. Exactly
+            # this lease is released, not any lease of the owner: the task's next trigger may already hold one.
             with suppress(lockstead.StoreError):
                 await lease.release(unused=True)
             raise
@@ -116,19 +116,19 @@ class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
         return grant
 
     async def _mark(self, lock: AsyncLock, grant: grants.Grant) -> None:
-        """Write into the lease why its task is to fail: the task that is told may be failed before it could."""
+        """Write into the lease why its task must fail: Airflow may fail the task before it handles the event."""
         try:
             await lock.renew(grant.ticket, progress=f"{grants.MARK}{grant.unclean}")
-        except Exception as error:  # noqa: BLE001 - the grant has been given, and is told of
+        except Exception as error:  # noqa: BLE001 - the lock is granted, and the event has the reason too
             self.log.warning("could not note in the lease that %s: %s", grant.unclean, error)
 
 
-class KeepTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is found when Airflow is there
-    """Renews a lease until it ends, and fires then. A store that is silent is asked again, for as long as it takes.
+class KeepTrigger(compat.BaseTrigger):  # type: ignore[misc]  # the base class is found at run time
+    """Renews a lease until it ends, then fires. If the store does not answer, it retries without limit.
 
-    Between two renewals it looks whether the lease is still there: its run lasts until it has fired. release: dag_id,
-    run_id, task_id and map_index of the task that gives the lease back, if there is one; when that has failed for
-    good, nobody will, and the lease is left to expire.
+    Between two renewals it checks whether the lease still exists, since its DAG run lasts until it has fired. release:
+    dag_id, run_id, task_id and map_index of the task that releases the lease, if there is one; once that has failed
+    without further retries, the lease is left to expire.
     """
 
     def __init__(self, spec: Mapping[str, Any], ticket: str, release: Mapping[str, Any] | None = None) -> None:
@@ -143,16 +143,16 @@ class KeepTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
         return f"{__name__}.{type(self).__qualname__}", told
 
     async def run(self) -> AsyncIterator[Any]:
-        """Fire once, with why the lease has ended; where that can, it ends its task itself.
+        """Fire once, with the reason why the lease ended; if this Airflow supports it, end the task from the trigger.
 
-        Its run lasts until the keeper has ended, and one that is resumed for it waits for a slot and a process.
+        The DAG run lasts until the keeper has ended, and a resumed task would have to wait for a slot and a process.
         """
         try:
             event = await self._kept()
         except (lockstead.StoreRefused, ValueError, TypeError) as error:
             event = grants.failure(error)
         if event["state"] != ENDED or not compat.HAS_TASK_SDK:
-            # 2.10 would set no end date
+            # Airflow 2.10 would not set an end date
             yield compat.TriggerEvent(event)
             return
         tell_ended(event, self.log)
@@ -187,25 +187,25 @@ class KeepTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
             return None
         try:
             return await compat.state_of(**self.release)
-        except Exception as error:  # noqa: BLE001 - whatever Airflow raises, a lease is not given up for it
+        except Exception as error:  # noqa: BLE001 - an error of Airflow must not end the renewals
             self.log.warning("could not see how %s stands: %s", self.release["task_id"], error)
             return None
 
     async def _ended_or_due(self, lock: AsyncLock, holder: str, due_at: float) -> None:
-        """Wait until the next renewal is due; but no longer than until the lease has ended, which it then finds."""
+        """Wait until the next renewal is due, or the lease has ended, which the renewal then finds."""
         while (left := due_at - time.monotonic()) > 0:
             await asyncio.sleep(min(LOOK_EVERY, left))
             try:
                 held = await lock.inspect()
-            except Exception:  # noqa: BLE001, S112 - for what stands in a store no lease is given up
-                continue  # the renewal says so, when it is due
-            # nobody, or whoever waited for it: until the lock is free one would wait too long
+            except Exception:  # noqa: BLE001, S112 - an unreadable record must not end the renewals
+                continue  # the next renewal reports it
+            # not only if it is free: the next waiter may hold it already
             if held is None or held.holder != holder:
                 return
 
 
-class FreeTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is found when Airflow is there
-    """Waits until nobody holds a lock, never takes it, and fires: {"state": "free" or "held", ...}."""
+class FreeTrigger(compat.BaseTrigger):  # type: ignore[misc]  # the base class is found at run time
+    """Waits until nobody holds a lock, without acquiring it, and fires: {"state": "free" or "held", ...}."""
 
     def __init__(self, spec: Mapping[str, Any], gives_up_at: float | None = None) -> None:
         super().__init__()
@@ -230,7 +230,7 @@ class FreeTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
         held = await _look(spec, lock)
         if held is not None:
             self.log.info("%s", grants.waiting(lock.key, held))
-        # one look takes a moment, also for who has no time left
+        # even if no time is left, one read needs some
         left = None if self.gives_up_at is None else max(LOOK_MIN, self.gives_up_at - time.time())
         try:
             async with asyncio.timeout(left):
@@ -242,26 +242,26 @@ class FreeTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
 
 
 def tell_ended(event: Mapping[str, Any], log: logging.Logger) -> None:
-    """Say how a lease that was kept has ended; a warning, if it was neither given back nor had by the next one."""
+    """Log how a kept lease ended; as a warning if it was neither released nor taken by the next holder."""
     say = log.info if event.get("reason") in ("GONE", "TAKEN") else log.warning
     say("the lease has ended: %s", event.get("message"))
 
 
 def plain(spec: LockSpec) -> dict[str, Any]:
-    """Return a spec as what a trigger can be told: text, numbers, mappings."""
+    """Return a spec as plain values that a trigger can serialize: text, numbers, mappings."""
     return {**asdict(spec), "labels": dict(spec.labels)}
 
 
 async def _look(spec: LockSpec, lock: AsyncLock, *, afresh: bool = False) -> LockInfo | None:
-    """Look who holds the lock: now, or `LOOK_AGAIN` seconds ago at most."""
+    """Return who holds the lock, read at most `LOOK_AGAIN` seconds ago, or now if afresh; None also on errors."""
     try:
         return await (lock.inspect() if afresh else _LOOKS.get(_which(spec), lock.inspect))
-    except Exception:  # noqa: BLE001 - for what stands in a store no wait ends
-        return None  # it is for the log, and to spare a wait; who asks for the lock hears of it
+    except Exception:  # noqa: BLE001 - an unreadable record must not end the wait
+        return None  # the result is for the log, or saves a wait; the acquisition reports the error
 
 
 async def _detached(lock: AsyncLock, lease: AsyncLease, told: str | None) -> LeaseTicket:
-    """Detach a lease, whole; who is cancelled meanwhile gives it back, or leaves it to expire after an unclean end."""
+    """Detach a lease, to the end even if cancelled; then release it, or leave it to expire after an unclean end."""
     leaving = asyncio.ensure_future(lease.detach())
     try:
         return await asyncio.shield(leaving)

@@ -1,8 +1,8 @@
-"""What becomes of a grant whose task ends before its body begins: the triggerer gives it back.
+"""Grants whose task ends before its body begins: the triggerer releases them.
 
-An executor may fail a task that deferred, just after its trigger fired; so may whoever marks it. Without a retry nobody
-would take the grant over, and it would stand in everybody's way for its ttl. Its trigger is over by then, so a task of
-the triggerer's event loop looks at how the task stands, for as long as the grant lives.
+An executor may fail a deferred task just after its trigger fired, and a user may mark it. Without a retry no task would
+take over the grant, and it would block the lock for its ttl. Its trigger has ended by then, so an asyncio task on the
+triggerer's event loop checks the state of the Airflow task until the ttl of the grant has passed.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from lockstead import AsyncLock
 
 LOOK_EVERY: Final = 5.0
-"""Seconds between two looks at the task."""
+"""Seconds between two checks of the task's state."""
 
 OVER: Final = frozenset({"failed", "upstream_failed", "skipped", "removed"})
-"""States in which a task has ended without a body that gives its lock back."""
+"""States in which a task has ended without a body that releases its lock."""
 
 SUCCESS: Final = "success"
 
 ENDED: Final = OVER | {SUCCESS}
 
 _WATCHES: Final[set[asyncio.Task[None]]] = set()
-"""Those of this process: an event loop keeps no task alive by itself."""
+"""The asyncio tasks of this process: an event loop keeps only weak references to its tasks."""
 
 
 def watch(lock: AsyncLock, grant: Grant, task: Mapping[str, Any], log: logging.Logger) -> None:
-    """Begin to look, on the running event loop.
+    """Start to check the task's state, on the running event loop.
 
-    task: dag_id, run_id, task_id and map_index of who was granted it; and whether it `hands_on` the lease when it has
-    succeeded, or has worked under it and given it back by then.
+    task: dag_id, run_id, task_id and map_index of the task with the grant; and `hands_on`: whether it passes the lease
+    on when it succeeds; otherwise it has worked under the lease and released it by then.
     """
     made = asyncio.create_task(_watch(lock, grant, task, log), name=f"lockstead-unbegun-{grant.holder}")
     _WATCHES.add(made)
@@ -47,7 +47,10 @@ def watch(lock: AsyncLock, grant: Grant, task: Mapping[str, Any], log: logging.L
 
 
 async def _give_back(lock: AsyncLock, grant: Grant) -> bool:
-    """Release what nobody worked under; True if it was there. How the one before ended the next one is told too."""
+    """Release a lease under which no work was done; True if it existed.
+
+    If the lease before it ended unclean, it is broken instead, so that the next holder is informed too.
+    """
     if grant.unclean is None:
         return await lock.release(grant.ticket)
     said = lockstead.LeaseTicket.parse(grant.ticket)
@@ -67,17 +70,17 @@ async def _watch(lock: AsyncLock, grant: Grant, task: Mapping[str, Any], log: lo
                 return
             if state in ENDED and await _is_settled(lock, grant, log):
                 return
-        except Exception as error:  # noqa: BLE001 - whatever store or Airflow raises, the ttl frees the lock
+        except Exception as error:  # noqa: BLE001 - after any error of the store or Airflow, the ttl frees the lock
             log.warning("could not see whether the grant of %r is used: %s", grant.key, error)
 
 
 async def _is_settled(lock: AsyncLock, grant: Grant, log: logging.Logger) -> bool:
-    """Release a grant under which nobody works; True if there is nothing to do any more."""
+    """Release a grant without members; True if nothing is left to do."""
     held = await lock.inspect()
     if held is None or held.holder != grant.holder:
         return True
     if any(not one.is_expired for one in await lock.members(grant.ticket)):
-        return True  # its body had begun, and is looked after by others
+        return True  # its body has begun, and the release or the ttl ends the lease
     try:
         if await _give_back(lock, grant):
             log.warning("the task ended before its body began: %r is given back", grant.key)

@@ -1,7 +1,7 @@
-"""Whether a text that came from a store was written by a user of this machine: by that user's local secret.
+"""Signatures, with a user's local secret, that prove that a text in a store was written by a user of this machine.
 
-The secret stands in a folder that its user alone can read. Whoever may write the store does not know it, and so can
-neither make such a text up nor change one. Where there is no such folder nothing is signed, and nothing believed.
+The secret is in a folder that only its user can read. A client with write access to the store does not know it, so it
+can neither forge nor change such a text. Without such a folder nothing is signed, and no signature is accepted.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import Final
 
 NAME: Final = "secret"
 LENGTH: Final = 32
-"""Bytes of a secret."""
+"""Length of a secret in bytes."""
 
 
 def signature(text: str) -> str | None:
-    """Sign a text as this user; None where no secret can be kept."""
+    """Return the signature of a text as this user; None if no secret can be stored."""
     secret = _secret(os.getuid(), makes=True)
     return None if secret is None else _sign(secret, text)
 
 
 def is_signed(text: str, by: str, user: int) -> bool:
-    """Return whether `by` is what `signature` gave for a text to a user of this machine."""
+    """Return whether `by` is the `signature` of a text by a user of this machine."""
     secret = _secret(user, makes=False)
     return secret is not None and hmac.compare_digest(_sign(secret, text), by)
 
 
 def folder_of(user: int) -> Path:
-    """Return folder of a user's secret: in that of temporary files, since it is worth nothing after the next boot."""
+    """Return the folder of a user's secret: in the temporary directory, since it is not needed after the next boot."""
     return Path(tempfile.gettempdir()) / f"lockstead-{user}"
 
 
@@ -51,7 +51,7 @@ def _secret(user: int, *, makes: bool) -> bytes | None:
     except OSError:
         return None
     try:
-        # somebody else may have made a folder of that name, and would know what is in it
+        # another user may have made a folder of that name, and could read the secret
         if not _is_private(os.fstat(folder), user, stat.S_ISDIR):
             return None
         if makes:
@@ -64,7 +64,7 @@ def _secret(user: int, *, makes: bool) -> bytes | None:
 
 
 def _make(folder: int) -> None:
-    """Put a secret there whole, unless one is there: others may read it at this instant."""
+    """Create the secret atomically, unless it exists: another process may read it at the same time."""
     if _is_there(folder):
         return
     passing = f"{NAME}-{os.getpid()}-{os.urandom(4).hex()}"

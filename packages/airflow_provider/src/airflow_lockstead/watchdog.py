@@ -1,11 +1,11 @@
-"""How a running body is ended: the steps, their order and their limits.
+"""Ending a running body: the steps, their order and their limits.
 
-Told "lost", or seeing that who started this process is gone, it says why, calls `on_kill` aside, ends every process
-that the body started (SIGTERM, then SIGKILL), and leaves the process if the body is still at it after a grace. Must not
-know what a lease is, nor Airflow: interrupting the main thread is the guard's.
+After `lost`, or when the parent of this process is gone, it logs the reason, calls `on_kill` in another thread, ends
+every process that the body started (SIGTERM, then SIGKILL), and exits the process if the body still runs after a grace
+period. Must not know leases or Airflow: the lease's guard interrupts the main thread.
 
-Time counts only as far as this thread could run: while a C call holds the interpreter nobody's time is running, and a
-body that is about to find out by itself must not be cut off just then.
+Only time in which this thread could run counts: while a C call holds the interpreter lock no grace time passes, since
+the body may stop by itself as soon as it can run again.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from airflow_lockstead.liveness import MARK, is_alive, started_by
 from lockstead.supervise import processes
 
 TURN: Final = 0.1
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 TURN_MAX: Final = 1.0
-"""Seconds that one turn counts at most; on a busy machine it takes longer than `TURN`, behind a C call much longer."""
+"""Maximum seconds that one turn counts; it takes longer than `TURN` on a busy machine, and much longer in a C call."""
 
 EXIT_CODE: Final = 75
-"""Of a process that is left because its body would not end: EX_TEMPFAIL."""
+"""Exit code of a process whose body did not end: EX_TEMPFAIL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds: terms from SIGTERM to SIGKILL for the body's processes, grace until the process itself is left."""
+    """Limits in seconds. terms: from SIGTERM to SIGKILL for the body's processes; grace: until this process exits."""
 
     terms: float
     grace: float
 
 
 class Watchdog:
-    """Watches over the one body that its `with` block runs. on_kill may be called from another thread, once.
+    """A context manager that watches the body in its `with` block. on_kill is called at most once, in another thread.
 
-    body: an id that no other body has, by which what it started is found. parent: the process that must stay our
-    parent; None to watch none. leave ends this process and does not return.
+    body: a unique id, by which processes that the body started are found. parent: the id of the process that must stay
+    our parent; None to watch none. leave ends this process and does not return.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="lockstead-watchdog", daemon=True)
 
     def lost(self, why: str) -> None:
-        """End the body, from any thread; what was said first counts. After the block it does nothing."""
+        """End the body, from any thread; only the first reason counts. After the block it does nothing."""
         if self._why is None:
             self._is_in_body = not self._over.is_set()
             self._why = why
@@ -97,7 +97,7 @@ class Watchdog:
     ) -> None:
         self._over.set()
         self._wake.set()
-        # who leaves after a loss must leave nobody of the body's behind
+        # after a loss the block must not end before the body's processes have ended
         self._thread.join(self._limits.terms + self._limits.grace)
         if self._outer is None:
             os.environ.pop(MARK, None)
@@ -117,7 +117,7 @@ class Watchdog:
 
     def _end(self, why: str, *, is_orphan: bool) -> None:
         killing = threading.Thread(target=self._kill, name="lockstead-on-kill", daemon=True)
-        # also for a body that was interrupted and has ended by now: what it began elsewhere goes on without the lease
+        # also if the body was interrupted and has ended by now: work it started elsewhere continues without the lease
         if self._is_in_body or not self._over.is_set():
             self._tell(f"stopping this task: {why}")
             killing.start()
@@ -145,11 +145,11 @@ class Watchdog:
     def _kill(self) -> None:
         try:
             self._context.run(self._on_kill)
-        except Exception as error:  # noqa: BLE001 - of a body that is being ended in any case
+        except Exception as error:  # noqa: BLE001 - the body is ended in any case
             self._tell(f"on_kill failed: {error!r}")
 
     def _leave_now(self) -> None:
-        # what was said must be read, but a flush may block on what the body holds
+        # log output must not be lost, but a flush may block on a lock that the body holds
         flushing = threading.Thread(target=_flush, daemon=True)
         flushing.start()
         flushing.join(1.0)
@@ -161,7 +161,7 @@ class Watchdog:
             self._say(what)
 
     def _descendants(self) -> set[psutil.Process]:
-        """Return the living processes that the body started: by parentage, or by the mark if their parent died."""
+        """Return the living processes that the body started: our descendants, or by the mark if their parent died."""
         return {one for one in {*_children(), *started_by(self._id)} - self._before if is_alive(one)}
 
 
@@ -173,13 +173,13 @@ def _children() -> list[psutil.Process]:
 
 
 def _send(one: psutil.Process, number: int) -> None:
-    """Signal a process, and nobody who was given its number since."""
+    """Signal a process, but not a later one with the same process id."""
     with suppress(psutil.Error, OSError):
         if sys.platform != "linux":
             one.send_signal(number)
             return
         found = processes.Process(one.pid, processes.stat_of(one.pid))
-        # in this order: what is found may be a later process of that number, and is signalled only if it is that one
+        # in this order: if `found` is a later process with that id, is_running returns False and nothing is signalled
         if one.is_running():
             processes.send_to(found, number)
 

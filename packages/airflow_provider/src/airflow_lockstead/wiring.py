@@ -1,6 +1,6 @@
-"""How a group's tasks hang on the acquire and the release of its lock, and what is wrong with them. Pure.
+"""The edges between a group's tasks and its acquire and release tasks, and errors and warnings about the group. Pure.
 
-Must not know Airflow's classes, nor stores: a task is a `Node`, and what comes out is ids to connect and lines to say.
+Must not know Airflow's classes or stores: a task is a `Node`; the result is task ids to connect, and texts.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Final
 from airflow_lockstead.spec import LockSpec
 
 WAITS_FOR_ALL: Final = frozenset({"all_done", "all_done_min_one_success", "all_done_setup_success"})
-"""Trigger rules by which a task is not decided before each task upstream of it is done."""
+"""Trigger rules by which a task waits until all its upstream tasks are done."""
 
 HEAVIEST: Final = 1_000_000
-"""No keeper weighs more: a long line of groups would double the weight with each, and Airflow counts in 32 bits."""
+"""Maximum weight of a keeper: in a long chain of groups each would double the weight, and Airflow uses 32 bits."""
 
 
 class Role(Enum):
-    """What a task is to the lock of the group."""
+    """The role of a task for the group's lock."""
 
     MEMBER = "works under the lock"
     LOCK = "acquires or releases a lock of its own within the group"
@@ -29,9 +29,9 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A task in the group, groups within it included. Ids are full; retry_delay is seconds.
+    """A task in the group or in a group within it. Ids are full ids; retry_delay is in seconds.
 
-    mapped_in: the mapped groups within the locked group that it stands in, outermost first.
+    mapped_in: the mapped groups within the locked group that contain it, outermost first.
     """
 
     task_id: str
@@ -48,9 +48,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done: acquire goes before `first`, each of `last` goes before release.
+    """The edges of a group: from acquire to each task of `first`, and from each task of `last` to release.
 
-    upstream: for each member those members that stand directly before it. warnings: one line each.
+    upstream: the direct upstream members of each member. warnings: one line each.
     """
 
     first: tuple[str, ...]
@@ -60,7 +60,7 @@ class Plan:
 
 
 def plan(group_id: str, nodes: Iterable[Node], spec: LockSpec) -> Plan:
-    """Decide how a group is wired. ValueError, with one line, for a group that no lock can be put around."""
+    """Return the edges of a group. ValueError, with one line, for a group that cannot have a lock."""
     inside = {node.task_id: node for node in nodes}
     members = [node for node in inside.values() if node.role is Role.MEMBER]
     if not members:
@@ -82,9 +82,9 @@ def plan(group_id: str, nodes: Iterable[Node], spec: LockSpec) -> Plan:
 
 
 def idle_for(nodes: Iterable[Node], acquire_id: str, edges: Mapping[str, Set[str]]) -> dict[str, tuple[str, ...]]:
-    """Return the members that wait for tasks outside which the acquire does not wait for, and those tasks.
+    """Return the members that wait for tasks outside the group for which the acquire does not wait, and those tasks.
 
-    The lock would be held, and nobody work under it, until those are done. edges: what stands directly upstream, for
+    Until those tasks are done, the lock would be held without any work under it. edges: the direct upstream tasks of
     all tasks of the DAG.
     """
     inside = {node.task_id for node in nodes} | {acquire_id}
@@ -96,7 +96,7 @@ def idle_for(nodes: Iterable[Node], acquire_id: str, edges: Mapping[str, Set[str
 
 
 def ancestors(task_id: str, edges: Mapping[str, Set[str]]) -> set[str]:
-    """Return everything upstream of a task; downstream of it, if that is where the edges lead."""
+    """Return all tasks upstream of a task; or downstream, if the edges are given in that direction."""
     found: set[str] = set()
     asked = [task_id]
     while asked:
@@ -107,7 +107,7 @@ def ancestors(task_id: str, edges: Mapping[str, Set[str]]) -> set[str]:
 
 
 def idle_warning(group_id: str, task_id: str, others: Iterable[str]) -> str:
-    """Say that a lock will be held idle."""
+    """Return the warning that a lock will be held idle."""
     named = ", ".join(map(repr, others))
     return (
         f"LockedTaskGroup {group_id!r}: its task {task_id!r} waits for {named} outside the group, so the lock is held "
@@ -118,11 +118,11 @@ def idle_warning(group_id: str, task_id: str, others: Iterable[str]) -> str:
 def keeper_weights(
     weights: Mapping[str, int], downstream: Mapping[str, Set[str]], keepers: Mapping[str, str]
 ) -> dict[str, int]:
-    """Return each keeper the least priority weight by which it is queued before the tasks of its group.
+    """Return for each keeper the lowest priority weight with which it is queued before the tasks of its group.
 
-    To the weight of a task Airflow adds those of all tasks downstream. A keeper stands behind its acquire, so the more
-    it weighs, the more it lifts whatever leads to the group above the rest of the installation. weights, downstream:
-    of all other tasks of the DAG. keepers: the acquire of each.
+    Airflow adds to the weight of a task those of all its downstream tasks. A keeper is downstream of its acquire, so
+    its weight also raises the tasks before the group above the rest of the installation. weights, downstream: of all
+    other tasks of the DAG. keepers: the acquire task of each keeper.
     """
     behind = {acquire_id: ancestors(acquire_id, downstream) for acquire_id in keepers.values()}
     known: dict[str, int] = {}
@@ -138,23 +138,23 @@ def keeper_weights(
 
 
 def strangers(known: Set[str], now: Iterable[str]) -> list[str]:
-    """Return the tasks that came into a group after it was closed, which no lock covers."""
+    """Return the tasks that were added to a group after it was closed, which no lock covers."""
     return [task_id for task_id in now if task_id not in known]
 
 
 def _needs_release_behind(node: Node, inside: Mapping[str, Node]) -> bool:
-    """Return whether the release has to wait for a task by itself, for no other task says that it is over.
+    """Return whether the release must be directly downstream of a task, since no other task guarantees that it is done.
 
-    A task after several others is failed as soon as one of them is, while the rest still run or have yet to start: it
-    cannot stand for them. A release in their midst would take the lock from under them.
+    A task with several upstream tasks fails as soon as one of them does, while the others still run or have not started
+    yet. So its end does not mean that they are done, and a release then would take the lock away from them.
     """
     if node.role is Role.KEEPER:
-        return False  # a keeper within ends after its own release, which is waited for
+        return False  # the keeper of an inner group ends after its own release, for which this release waits
     return not any(_is_over_after(node, inside[below]) for below in node.downstream if below in inside)
 
 
 def _is_over_after(node: Node, below: Node) -> bool:
-    """Return whether a task is surely over when one directly below it is, with all its mapped instances."""
+    """Return whether a task with all its mapped instances is certainly done when a direct downstream task is done."""
     if below.role is Role.KEEPER or below.trigger_rule == "always":
         return False
     if below.trigger_rule in WAITS_FOR_ALL:

@@ -1,8 +1,8 @@
-"""How the body of a task comes to run under a lock: by a subclass of the same name. Must not know leases.
+"""Wrapping a task so that its body runs under a lock: by a subclass with the same name. Must not know leases.
 
-The DAG is serialized by the names of its operators' classes, and the worker parses the file again. So a subclass that
-is called the same changes nothing of what is stored, and needs nothing but to be there when the file is parsed. What it
-has to know it closes over. What is done with a body is `body`'s, which is imported in a running task.
+A DAG is serialized with the names of its operators' classes, and the worker parses the file again. So a subclass with
+the same name does not change the serialized DAG, and it only has to be created when the file is parsed. Its methods are
+closures over what they need. `body`, which is imported in a running task, runs the body.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from airflow_lockstead.spec import Section
 
 MARK: Final = "_lockstead_section"
-"""Where a class of ours has the section it runs in."""
+"""The attribute of a wrapped class that has its section."""
 
 LATE: Final = "_lockstead_render"
-"""Where a task keeps how its templates are rendered, until its own lock is granted."""
+"""The attribute of a task that has the function to render its templates, until its own lock is granted."""
 
 SHOWN: Final = "{} (locked)"
-"""The operator's name in Airflow's graph, task details and API, where a task has a lock of its own."""
+"""The operator's name in Airflow's graph, task details and API, for a task with a lock of its own."""
 
 
 def wrapped(cls: Any, section: Section) -> Any:
-    """Return a subclass of an operator's class, called the same, whose bodies run under the lock of a section.
+    """Return a subclass of an operator's class, with the same name, whose bodies run under the lock of a section.
 
-    Its `on_kill` is the operator's own: what ends a body, Airflow or the loss of the lease, calls the same.
+    Its `on_kill` is the operator's, whether Airflow or the loss of the lease ends the body.
     """
     made = _subclass(cls)
 
@@ -56,7 +56,7 @@ def wrapped(cls: Any, section: Section) -> Any:
             on_kill=inner.on_kill,
         )
 
-    # what renders a task's templates, mapped or not, and calls itself for what stands within a field
+    # Airflow's method that renders a task's templates, mapped or not; it calls itself for nested fields
     def _do_render_template_fields(
         self: Any, parent: Any, template_fields: Any, context: Any, *more: Any, **named: Any
     ) -> None:
@@ -70,13 +70,13 @@ def wrapped(cls: Any, section: Section) -> Any:
         before = context.get("lockstead")
         body.announce(context, section)
         if section.single and context.get("lockstead") is before:
-            # its lease is not known before it is granted, and a template may ask for its token
+            # rendered after the grant, since a template may use the lease's token
             self.__dict__[LATE] = render
         else:
             render()
 
-    # Set when the class is made already: what stands in a class body as `execute` Airflow wraps, and takes a word off
-    # the arguments by which it knows that it called it itself. That word has to reach the wrapped class.
+    # Set after the class is created: Airflow wraps an `execute` that is defined in a class body, and removes from the
+    # arguments a keyword that marks its own calls. That keyword has to reach the wrapped class.
     made.execute = execute
     made.resume_execution = resume_execution
     made._do_render_template_fields = _do_render_template_fields
@@ -93,9 +93,9 @@ def wrapped(cls: Any, section: Section) -> Any:
 
 
 def _without_locked(made: Any) -> Callable[[Any], str]:
-    """Return a function that gives a body's source without `@locked`, for another interpreter, which does not know it.
+    """Return a `get_python_source` that removes `@locked`, for another interpreter, in which it is not defined.
 
-    Airflow removes its own decorator, and runs the rest there. A `locked` of the body's own stays.
+    Airflow removes its own decorator, and runs the rest there. A `locked` within the body is kept.
     """
 
     def get_python_source(self: Any) -> str:
@@ -113,22 +113,22 @@ def _without_locked(made: Any) -> Callable[[Any], str]:
 
 
 class _CustomName:
-    """What Airflow shows of a decorated task in place of its class, such as "@task", marked as locked.
+    """The name that Airflow shows for a decorated task in place of its class, such as "@task", marked as locked.
 
-    The class is asked for it when a task is mapped. A task is asked for the decorator to remove from a function's
-    source before that runs in another interpreter, so there it stays as it is.
+    Airflow reads it from the class when a task is mapped. From a task, Airflow reads it as the name of the decorator to
+    remove from a function's source before that runs in another interpreter, so there it is unchanged.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __get__(self, task: object, _cls: type) -> str:
-        """Return the name."""
+        """Return the name: marked on the class, unchanged on a task."""
         return SHOWN.format(self._name) if task is None else self._name
 
 
 def _after_rendering(task: Any, section: Section, call: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a body that renders its task's templates first, if that had to wait for the task's own lock."""
+    """Return a body that first renders its task's templates, if that was postponed until the grant of its own lock."""
 
     def rendered() -> Any:
         render = task.__dict__.pop(LATE, None)
@@ -140,10 +140,10 @@ def _after_rendering(task: Any, section: Section, call: Callable[[], Any]) -> Ca
 
 
 def _never_skipping(made: Any, release_id: str) -> Callable[..., Any]:
-    """Return a branch's way to skip whatever it did not choose, the release of its lock left out.
+    """Return a branch's `skip_all_except` that never skips the release of its lock.
 
-    Airflow skips all that stands directly behind a branch, teardowns too: a branch at the end of a group that chooses
-    a task behind the group, or none, would leave the lock held.
+    Airflow skips all tasks directly downstream of a branch, including teardowns: a branch at the end of a group that
+    chooses a task after the group, or none, would leave the lock held.
     """
 
     def skip_all_except(self: Any, ti: Any, branch_task_ids: Any) -> Any:
@@ -155,7 +155,7 @@ def _never_skipping(made: Any, release_id: str) -> Callable[..., Any]:
 
 
 def wrap(task: Any, section: Section) -> None:
-    """Make the bodies of a task run under the lock of a section; a mapped task's, too."""
+    """Make the bodies of a task, mapped or not, run under the lock of a section."""
     if isinstance(task, compat.MappedOperator):
         task.operator_class = wrapped(task.operator_class, section)
         if section.single:
@@ -165,7 +165,7 @@ def wrap(task: Any, section: Section) -> None:
 
 
 def class_of(task: Any) -> Any:
-    """Return the class whose bodies a task has."""
+    """Return the operator class of a task, mapped or not."""
     return task.operator_class if isinstance(task, compat.MappedOperator) else type(task)
 
 
@@ -175,9 +175,9 @@ def sections_of(task: Any) -> tuple[Section, ...]:
 
 
 def with_last_look(task: Any, look: Callable[[], None]) -> None:
-    """Have a task call `look` when its file is parsed and every edge of its DAG is drawn.
+    """Have a task call `look` after its file was parsed and all edges of its DAG exist.
 
-    Airflow then asks each task to read its template files; a group that is left knows nothing of what follows.
+    Airflow then calls each task's `resolve_template_files`; the exit of a group is too early to see later edges.
     """
     made = _subclass(type(task))
 
@@ -190,7 +190,7 @@ def with_last_look(task: Any, look: Callable[[], None]) -> None:
 
 
 def _subclass(cls: Any) -> Any:
-    """Make a subclass that is called the same; by the class's own metaclass, as a class statement would."""
+    """Return a subclass with the same name, made by the class's own metaclass as a class statement would do."""
     return type(cls)(
         cls.__name__, (cls,), {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     )
