@@ -1,19 +1,20 @@
-"""How a body that has to end is told so: an interrupt of the main thread, where Dagster lets one through.
+"""Interruption of a body that has to end: an exception in the main thread, where Dagster allows an interrupt.
 
-SIGUSR2 is sent until it is accepted; its handler raises only while Dagster itself would raise an interrupt, as it
-does in the code of authors, and never amid a write of its own. What it raises is of the class that Dagster raises, for
-that is what Pipes hands on to its processes, and no `except Exception` stops it. While the body waits between two of
-its events the code that runs is an I/O manager's, whose frames are not the body's: there it raises a Failure, for of an
-interrupt Dagster would make a cancelled run, or a retry.
+SIGUSR2 is sent until it is accepted. Its handler raises only while Dagster itself would raise an interrupt, as in user
+code, and never during a write of Dagster. The exception is a subclass of Dagster's interrupt, since Pipes passes that
+on to its processes and no `except Exception` catches it. While the body is suspended between two of its events, an I/O
+manager runs, whose frames are not the body's: there a Failure is raised, because Dagster would turn an interrupt into a
+cancelled run or a retry.
 
-Who was interrupted is let out: what lies around it, or in it, and has to end a moment later raises nothing amid its
-clean-up, for the exception that is on its way ends them all.
+While an interrupt unwinds a body, the bodies around it and inside it that have to end a moment later are not
+interrupted in their clean-up: the exception in flight ends them all.
 
-The core's interrupt (`lease.guard()`) does not fit: it is raised for a lost lease only, not for a run that is over; its
-class is the core's; it asks no orchestrator whether this is the moment; and each block around gets one of its own.
+The core's interrupt (`lease.guard()`) is not suitable: it is raised only for a lost lease, not for a run that has
+ended; it has the core's class; it cannot ask the orchestrator whether an interrupt is allowed now; and each outer block
+gets an interrupt of its own.
 
-A body in another thread is not interrupted: it finds out at its next event, or at its end. Nobody's handler is left
-behind, and nothing that was sent for a body is heard once that is over.
+A body in another thread is not interrupted: it finds out at its next event, or at its end. The previous signal handler
+is restored, and a signal for a body has no effect after the body has ended.
 """
 
 from __future__ import annotations
@@ -33,27 +34,27 @@ from dagster_lockstead.errors import LockFailure
 SIGNAL: Final = signal.SIGUSR2
 
 AGAIN: Final = 0.02
-"""Seconds until a signal that was not accepted is sent again."""
+"""Seconds until a signal that was not accepted is repeated."""
 
 DEAF: Final = 1.0
-"""Seconds that an event loop has to hear that its task is cancelled."""
+"""Seconds that an event loop has to deliver a task's cancellation before the signal is sent as well."""
 
 LEAVES: Final = 10.0
-"""Seconds for which who was interrupted is taken to be on its way out, and is not interrupted for anything else."""
+"""Seconds after an interrupt for which a body is considered to be unwinding, and is not interrupted again."""
 
 
 class LeaseLostInterrupt(dagster.DagsterExecutionInterruptedError):
-    """What is raised in a body that has to end; it leaves the step as a Failure. No `except Exception` stops it."""
+    """The exception raised in a body that has to end; the step makes it a Failure. No `except Exception` catches it."""
 
     def __str__(self) -> str:
-        """Say what it means to who catches it and writes it down."""
+        """Return the meaning, for code that catches and logs it."""
         return "the lock's lease is lost, or the run is over: leave the body"
 
 
 class Abort:
-    """One body that may have to end: told once, from any thread; `with` arms it in the thread that runs the body.
+    """One body that may have to end: notified once, from any thread; `with` arms it in the thread that runs the body.
 
-    why is the first reason. failure gives what is raised outside of the body's own frames.
+    why is the first reason. failure returns the exception that is raised outside of the body's own frames.
     """
 
     def __init__(self, failure: Callable[[], LockFailure] | None = None) -> None:
@@ -68,7 +69,7 @@ class Abort:
         self._listeners: list[Callable[[], object]] = []
 
     def now(self, why: str) -> None:
-        """End the body, from any thread; what was said first counts. After the block it interrupts nothing."""
+        """End the body, from any thread; only the first reason counts. After the block it interrupts nothing."""
         with self._told:
             if self.why is not None:
                 return
@@ -82,7 +83,7 @@ class Abort:
             self._insist(DEAF if way is not None else 0.0)
 
     def listen(self, listener: Callable[[], object]) -> None:
-        """Call this once the body has to end, from the thread that says so; at once if it was said."""
+        """Call `listener` when the body has to end, in the thread that calls `now`; at once if it was called before."""
         with self._told:
             if self.why is None:
                 self._listeners.append(listener)
@@ -90,9 +91,9 @@ class Abort:
         listener()
 
     def through(self, way: Callable[[], object] | None) -> None:
-        """Interrupt the body by calling this, from any thread, which says `accepted` once it is heard; None: by signal.
+        """Set how to interrupt the body: `way` is called in any thread, and must cause a call of `accepted`.
 
-        The signal is sent too if nothing is heard within `DEAF` seconds.
+        None: by signal. The signal is sent too if `accepted` is not called within `DEAF` seconds.
         """
         with self._told:
             self._way = way
@@ -107,7 +108,7 @@ class Abort:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether an interrupt is on its way out of the body, be it for this one or for one around it."""
+        """Return whether an interrupt, for this body or one around it, is unwinding the body."""
         at = self._interrupted_at
         return at is not None and time.monotonic() < at + LEAVES
 
@@ -132,21 +133,21 @@ class Abort:
             _STACK.drop(self)
 
     def _insist(self, after: float) -> None:
-        """Send the signal until it is accepted, from a thread of its own."""
+        """Send the signal until it is accepted, from a separate thread."""
         threading.Thread(target=self._send, args=(after, self._over), name="lockstead-abort", daemon=True).start()
 
     def _send(self, after: float, over: threading.Event) -> None:
         main = threading.main_thread().ident or 0
         over.wait(after)
         while not self._is_accepted and not over.is_set():
-            # never without our handler: SIGUSR2 ends a process that has none
+            # never without our handler: the default action of SIGUSR2 ends the process
             if not _STACK.send(main):
                 return
             over.wait(AGAIN)
 
 
 class _Stack:
-    """The bodies that run in the main thread, the innermost last, and the handler that was there before."""
+    """The bodies that run in the main thread, the innermost last, and the previous signal handler."""
 
     def __init__(self) -> None:
         self._armed: list[Abort] = []
@@ -156,19 +157,19 @@ class _Stack:
     def push(self, one: Abort) -> None:
         """Arm a body; the first installs the handler."""
         with self._lock:
-            # ours may be there still, if the last body was closed by another thread: it is nobody's handler before
+            # our handler may still be installed, if another thread closed the last body: it is not a previous handler
             if not self._armed and signal.getsignal(SIGNAL) != self._on_signal:
                 self._previous = signal.signal(SIGNAL, self._on_signal)
             self._armed.append(one)
 
     def drop(self, one: Abort) -> None:
-        """Disarm a body; the last puts back what was there. What is on its way to it is never heard."""
+        """Disarm a body; the last one restores the previous handler. A pending signal for the body has no effect."""
         with self._lock:
             is_ours = signal.getsignal(SIGNAL) == self._on_signal
             if is_ours and threading.current_thread() is threading.main_thread():
                 is_last = self._armed == [one]
                 if is_last or one.why is not None:
-                    # what has come in is heard by the handler that knows it, and what has not come in is forgotten
+                    # a signal received already is handled by our handler; SIG_IGN discards one that is still pending
                     signal.signal(SIGNAL, signal.SIG_IGN)
                     before = signal.SIG_DFL if self._previous is None else self._previous
                     signal.signal(SIGNAL, before if is_last else self._on_signal)
@@ -176,17 +177,17 @@ class _Stack:
                 self._armed.remove(one)
 
     def has_to_end(self) -> bool:
-        """Return whether a step's body that runs here has to end, and what is raised must come to it."""
+        """Return whether a step's body that runs here has to end, so that an exception must propagate to it."""
         return any(one.why is not None and one._failure is not None for one in self._armed)
 
     def passes(self) -> None:
-        """Note that an interrupt is on its way out of those that have to end."""
+        """Note that an interrupt is unwinding the bodies that have to end."""
         for one in self._armed:
             if one.why is not None:
                 one.accepted()
 
     def send(self, thread: int) -> bool:
-        """Send the signal; False if nobody would hear it."""
+        """Send the signal; return False if no body is armed or our handler is not installed."""
         with self._lock:
             if not self._armed or signal.getsignal(SIGNAL) != self._on_signal:
                 return False
@@ -202,7 +203,7 @@ class _Stack:
             return
         outermost = pending[0]
         within = armed[armed.index(outermost) :]
-        # elsewhere an exception would leave something half done; it is sent again
+        # elsewhere an exception could leave something half done; the signal is sent again
         if any(one.is_leaving for one in within) or not compat.accepts_interrupts() or not frames.may_raise_in(frame):
             return
         now = time.monotonic()
@@ -219,9 +220,9 @@ _STACK: Final = _Stack()
 
 
 def goes_on_outwards() -> bool:
-    """Return whether an interrupt is to be raised to the body around, in the main thread, which has to end as well.
+    """Return whether an interrupt must propagate to an outer body in the main thread that has to end as well.
 
-    If so that body is not interrupted by itself.
+    If so, that body is not interrupted separately.
     """
     if threading.current_thread() is not threading.main_thread() or not _STACK.has_to_end():
         return False

@@ -1,9 +1,9 @@
-"""Whether an asset was written by the last one who held its lock: an asset check that compares fencing tokens.
+"""An asset check that compares fencing tokens: was the asset written by the last holder of its lock?
 
-It looks and takes nothing. The newest token of a lock that can be known is the greatest of three: that of who holds it
-now or died with it, those of leases that were broken, and those that this asset, or this partition, was materialized
-under. A lease that was given back in good order leaves no trace in a store, so a lock that several assets share fails
-none for another's sake, but while the other is being written. No annotation is a text here: Dagster reads them.
+It only reads. The newest known token of a lock is the greatest of three: that of the holder, also of one that died;
+those of broken leases; and those of the materializations of this asset or partition. A lease that was released normally
+leaves no trace in a store, so if several assets share a lock, a check fails because of another asset only while that is
+being written. Annotations here are not strings, since Dagster reads them.
 """
 
 import contextlib
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 NAME: Final = "materialized_under_newest_token"
 
 LOOKED_AT: Final = 50
-"""So many materializations are looked at, the newest ones, for one that was written under a newer token."""
+"""Maximum number of materializations, newest first, that are searched for one with a newer token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one materialization says of its lock; None for what it does not say."""
+    """The lock metadata of one materialization; None for missing values."""
 
     key: str | None
     token: int | None
@@ -37,7 +37,7 @@ class Seen:
 
     @classmethod
     def of(cls, record: dagster.EventLogRecord) -> "Seen":
-        """Read an event."""
+        """Return the metadata of an event."""
         said = record.asset_materialization.metadata if record.asset_materialization else {}
         key, token = (getattr(said.get(name), "value", None) for name in (names.KEY, names.TOKEN))
         is_number = isinstance(token, int) and not isinstance(token, bool)
@@ -55,15 +55,15 @@ def fencing_token_check(
 ) -> dagster.AssetChecksDefinition:
     """Return an asset check: was the asset, or this run's partition of it, written under the newest token of its lock?
 
-    asset: its definition or key. key: as of `@locked`: a template names what the run knows, and a callable
-    gets the context of an op. more: as of `dagster.asset_check`, `blocking=True` say. It fails, with one line, where it
-    cannot know.
+    asset: its definition or key. key: as in `@locked`: a template may name values of the run, and a callable gets the
+    context of an op. more: parameters of `dagster.asset_check`, such as `blocking=True`. The check fails, with one
+    line, if the answer is unknown.
     """
     spec = LockSpec(key=key, resource=resource)
     asset_key = dagster.AssetKey.from_coercible_or_definition(asset)
     said = description or "The newest materialization carries the newest fencing token of its lock."
 
-    @dagster.asset_check(  # type: ignore[untyped-decorator] # Dagster is not where types are checked
+    @dagster.asset_check(  # type: ignore[untyped-decorator] # Dagster is not installed where types are checked
         asset=asset, name=name, description=said, required_resource_keys={resource}, **more
     )
     def check(context: dagster.AssetCheckExecutionContext) -> dagster.AssetCheckResult:
@@ -97,7 +97,7 @@ def _judged(
 
 
 def judge(what: str, lock: "Lock", found: Sequence[Seen]) -> tuple[str | None, int | None]:
-    """Say what is wrong with the newest of these materializations, None for nothing; and its token. Newest first."""
+    """Return (what is wrong with the newest of these materializations or None, its token). found: newest first."""
     if not found:
         return f"{what} was never materialized", None
     last = found[0]
@@ -122,7 +122,7 @@ def judge(what: str, lock: "Lock", found: Sequence[Seen]) -> tuple[str | None, i
 def _partitions(
     context: dagster.AssetCheckExecutionContext, asset: Any, asset_key: dagster.AssetKey
 ) -> Sequence[str | None] | str:
-    """Return the partitions to look at, [None] for an asset without; or say why that cannot be known."""
+    """Return the partitions to check, [None] for an unpartitioned asset; or a text that says why they are unknown."""
     step, name = context.op_execution_context, asset_key.to_user_string()
     is_partitioned, known = _partitioning(context, asset, asset_key)
     if not is_partitioned:
@@ -142,7 +142,7 @@ def _partitioning(
     """Return whether an asset has partitions, and which: by its definition, else by its newest event."""
     if isinstance(asset, dagster.AssetsDefinition):
         return asset.partitions_def is not None, asset.partitions_def
-    # there is no repository in a run that a test makes; Dagster says so with an error of its own private class
+    # a run made by a test has no repository; Dagster then raises an error of a private class
     with contextlib.suppress(Exception):
         node = context.repository_def.asset_graph.get(asset_key)
         if node.is_materializable:

@@ -1,6 +1,6 @@
-"""Whether the Dagster that is here has what is used of it; every private name of Dagster stands here alone.
+"""Compatibility with Dagster: the only module that uses private names of Dagster.
 
-They are looked for when this is imported: ImportError, with one line that names the version and what it lacks.
+They are checked at import: ImportError, with one line that names the version and what it lacks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _lacks(what: str) -> ImportError:
 
 
 def found(module: str, name: str) -> Any:
-    """Return a name of Dagster's; ImportError with one line if it is not there."""
+    """Return an attribute of a Dagster module; ImportError with one line if it does not exist."""
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
@@ -34,14 +34,14 @@ def found(module: str, name: str) -> Any:
 
 
 def _taking(function: Any, what: str, *parameters: str) -> Any:
-    """Return a function if its parameters begin with these."""
+    """Return a function if its parameters begin with these; ImportError otherwise."""
     if list(inspect.signature(function).parameters)[: len(parameters)] != list(parameters):
         raise _lacks(f"{what}({', '.join(parameters)})")
     return function
 
 
 def _code_within(function: Any, name: str, freevar: str, what: str) -> CodeType:
-    """Return the code of a function that another one makes, from a variable of that name."""
+    """Return the code of the inner function with that name and free variable; ImportError if there is none."""
     inner = inspect.unwrap(function).__code__.co_consts
     for code in inner:
         if isinstance(code, CodeType) and code.co_name == name and code.co_freevars == (freevar,):
@@ -50,7 +50,7 @@ def _code_within(function: Any, name: str, freevar: str, what: str) -> CodeType:
 
 
 def _code_of(module: str, name: str, method: str | None = None) -> CodeType:
-    """Return the code of a function of Dagster's, or of a method of a class, as frames have it."""
+    """Return the code object of a Dagster function, or of a method of a class, for comparison with frames."""
     function = found(module, name)
     if method is not None:
         function = getattr(function, method, None) or function
@@ -69,10 +69,10 @@ coerced: Final = _taking(
     "context",
     "output_defs",
 )
-"""What a function returned, as the events that it stands for: (result, context, output_defs)."""
+"""Converts the result of a function to an iterator of its events: (result, context, output_defs)."""
 
 DirectContext: Final[type] = found("dagster._core.execution.context.invocation", "BaseDirectExecutionContext")
-"""The context of an op that is called as a function, outside of any run."""
+"""The class of the context of an op that is called as a function, outside of any run."""
 
 StepContext: Final[type] = found("dagster._core.execution.context.system", "StepExecutionContext")
 
@@ -80,10 +80,10 @@ ConfiguredLater: Final = (
     dagster.ResourceDefinition,
     found("dagster._config.pythonic_config.resource", "PartialResource"),
 )
-"""What stands for a resource that is not there yet."""
+"""Classes that represent a resource that is not configured yet."""
 
 EVENT: Final[str] = found("dagster._core.log_manager", "LOG_RECORD_EVENT_ATTR")
-"""The attribute of a log record that holds an event of Dagster's."""
+"""The attribute of a log record that has a Dagster event."""
 
 _RAISING: Final = _code_within(
     found("dagster._utils.interrupts", "raise_interrupts_as"),
@@ -93,7 +93,7 @@ _RAISING: Final = _code_within(
 )
 
 _BODY: Final = _code_of("dagster._core.execution.plan.compute", "execute_core_compute")
-"""What runs while the body of a step does, and is left aside while an I/O manager works on what it yielded."""
+"""On the stack while the body of a step runs, but not while an I/O manager handles what the body yielded."""
 
 _STEP: Final = _code_of("dagster._core.execution.plan.execute_step", "core_dagster_event_sequence_for_step")
 
@@ -113,7 +113,7 @@ _IN_A_SOURCE: Final = (
 _DECORATORS: Final = "dagster._core.definitions.decorators."
 
 _READERS: Final = frozenset({"dagster", "dagster_shared", "functools", "inspect"})
-"""The modules by which Dagster reads a signature."""
+"""The packages whose frames are between a Dagster decorator and its read of a signature."""
 
 _NOT_UNDER: Final[dict[CodeType, str]] = {
     _code_of(f"{_DECORATORS}hook_decorator", "_validate_hook_fn_params"): _IN_A_HOOK,
@@ -121,11 +121,11 @@ _NOT_UNDER: Final[dict[CodeType, str]] = {
     _code_of(f"{_DECORATORS}graph_decorator", "_Graph", "__call__"): _IN_A_GRAPH,
     _code_of(f"{_DECORATORS}job_decorator", "_Job", "__call__"): _IN_A_GRAPH,
 }
-"""The decorators that would never run a function under its lock: what reads its signature, and what to do instead."""
+"""Decorators under which a function would not run with its lock: the code that reads its signature, and the advice."""
 
 
 def refusal_of(definition: object) -> str | None:
-    """Say why @locked cannot stand above a definition, and what to do instead; None for what it is unknown of."""
+    """Return why @locked cannot be used for a kind of definition, and what to do instead; None for other kinds."""
     node = getattr(definition, "node_def", definition)
     if isinstance(node, dagster.GraphDefinition | dagster.JobDefinition):
         return _IN_A_GRAPH
@@ -135,18 +135,18 @@ def refusal_of(definition: object) -> str | None:
 
 
 class RunnableSignature(inspect.Signature):
-    """The signature of a function that runs under a lock. TypeError, with one line, to a decorator that cannot do that.
+    """The signature of a function with a lock. Raises TypeError, with one line, in a decorator without support for it.
 
-    A decorator above reads the signature as it is applied, which is the only moment at which this can be known.
+    A decorator reads the signature when it is applied, which is the only moment at which this can be detected.
     """
 
     __slots__ = ()
 
     @property
     def parameters(self) -> Any:
-        """The parameters, by name."""
+        """Return the parameters by name; TypeError if an unsupported decorator reads them."""
         frame: FrameType | None = sys._getframe(1)
-        # no further than Dagster's own frames: a graph's body, which it calls, may declare an op
+        # search only Dagster's own frames: the body of a graph, which Dagster calls, may declare an op
         while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _READERS:
             why = _NOT_UNDER.get(frame.f_code)
             if why is not None:
@@ -161,7 +161,7 @@ _IN_CHILD: Final = _taking(
     "event_queue",
     "command",
 )
-"""What a process that a run worker started for one step runs."""
+"""The main function of a process that a run worker started for one step."""
 
 _IN_EXECUTOR: Final[CodeType] = inspect.unwrap(
     found("dagster._core.executor.multiprocess", "MultiprocessExecutor").execute
@@ -176,10 +176,10 @@ _UserFailure: Final = found("dagster._core.execution.plan.objects", "UserFailure
 _error_info: Final = found("dagster._utils.error", "serializable_error_info_from_exc_info")
 
 register_library: Final = found("dagster_shared.libraries", "DagsterLibraryRegistry").register
-"""Have Dagster know a library: (name, version, is_dagster_package)."""
+"""Registers a library with Dagster: (name, version, is_dagster_package)."""
 
 interruptible: Final = found("dagster._core.errors", "raise_execution_interrupts")
-"""A `with` block in which an interrupt of the main thread is raised at once; elsewhere Dagster keeps it for later."""
+"""A context manager in which an interrupt of the main thread is raised at once; elsewhere Dagster postpones it."""
 
 _CAPTURED: Final[dict[str, bool]] = found("dagster._utils.interrupts", "_received_interrupt")
 
@@ -201,19 +201,19 @@ if not hasattr(dagster.DagsterInstance, "report_engine_event"):
 
 
 def defined_resources(plan_context: Any) -> dict[str, Any]:
-    """Return the resources of a run's code location by name, and those of its job over them; none is built."""
+    """Return the resource definitions of a run by name: its code location's, overridden by its job's. Builds none."""
     repository = plan_context.job.get_repository_definition()
     around = {} if repository is None else repository.get_top_level_resources()
     return {**around, **plan_context.job.get_definition().resource_defs}
 
 
 def interrupt_executor() -> None:
-    """Have the executor that runs in the main thread end its steps, as it does when it is told to terminate."""
+    """Make the executor in the main thread end its steps, as it does when its run is terminated."""
     _CAPTURED["received"] = True
 
 
 def step_processes(executing: Any) -> list[tuple[Any, Any]]:
-    """Return what tells each step process to end, and the process, of a run of an executor; none if it has none."""
+    """Return (termination event, process) for each step process of a running executor; empty if it has none."""
     frame = getattr(executing, "gi_frame", None)
     if frame is None or frame.f_code is not _IN_EXECUTOR:
         return []
@@ -223,7 +223,7 @@ def step_processes(executing: Any) -> list[tuple[Any, Any]]:
 
 
 def direct_callers() -> list[ModuleType]:
-    """Return the modules that call an op or an asset as a function, by a name of each, `direct_invocation_result`."""
+    """Return the modules that call an op or an asset as a function, each through its `direct_invocation_result`."""
     modules = [sys.modules[kind.__module__] for kind in (dagster.OpDefinition, dagster.AssetsDefinition)]
     for module in modules:
         if not hasattr(module, "direct_invocation_result"):
@@ -232,24 +232,24 @@ def direct_callers() -> list[ModuleType]:
 
 
 def direct_invocation() -> Any:
-    """Return what these modules call."""
+    """Return the function that these modules call."""
     return found("dagster._core.definitions.op_invocation", "direct_invocation_result")
 
 
 def function_of(definition: Any) -> Any:
-    """Return the function that an op or an asset was made of; None if it was made of none."""
+    """Return the function that an op or an asset was made from; None if there is none."""
     op = definition.op if isinstance(definition, dagster.AssetsDefinition) else definition
     return getattr(getattr(op, "compute_fn", None), "decorated_fn", None)
 
 
 def has_resource(context: Any, name: str) -> bool:
-    """Return whether this is the context of a call outside of any run, and was given a resource of that name."""
+    """Return whether this is the context of a call outside of any run that has a resource of that name."""
     inner = getattr(context, "op_execution_context", context)
     return isinstance(inner, DirectContext) and name in getattr(inner, "_resource_defs", ())
 
 
 def accepts_interrupts() -> bool:
-    """Return whether Dagster would let an interrupt of the main thread through, here and now."""
+    """Return whether Dagster would raise an interrupt of the main thread at this moment."""
     handler = signal.getsignal(signal.SIGINT)
     if not isinstance(handler, FunctionType) or handler.__code__ is not _RAISING or not handler.__closure__:
         return False
@@ -258,10 +258,10 @@ def accepts_interrupts() -> bool:
 
 
 def step_of(context: Any) -> Any | None:
-    """Return the step that a context of an op or an asset stands for; None for any other context."""
+    """Return the step context of an op's or asset's context; None for any other context."""
     if isinstance(context, StepContext):
         return context
-    # of an asset and of an asset check it is within
+    # the context of an asset or an asset check wraps that of an op
     inner = getattr(context, "op_execution_context", context)
     if isinstance(inner, DirectContext) or not isinstance(inner, dagster.OpExecutionContext):
         return None
@@ -269,15 +269,15 @@ def step_of(context: Any) -> Any | None:
 
 
 def is_step_process() -> bool:
-    """Return whether a run worker started this process for one step; its parent's end is then the run's."""
+    """Return whether a run worker started this process for one step; the run then ends with its parent process."""
     target = getattr(multiprocessing.current_process(), "_target", None)
     return multiprocessing.parent_process() is not None and target is _IN_CHILD
 
 
 def fails_for_good(step: Any, failure: dagster.Failure) -> None:
-    """Tell the run worker of this step process that the step has failed, and is not tried again.
+    """Report to the run worker of this step process that the step failed and must not be retried.
 
-    For who leaves the process at once: it returns when the run worker can read it.
+    For a caller that then exits the process at once: it returns when the run worker can read the report.
     """
     said = _UserFailure(label="intentional-failure", description=failure.description, metadata=failure.metadata)
     try:
@@ -294,7 +294,7 @@ def fails_for_good(step: Any, failure: dagster.Failure) -> None:
 
 
 def is_of_body(frame: FrameType | None) -> bool:
-    """Return whether what runs in a frame was called by the body of a step, and not by the step around it."""
+    """Return whether a frame was called by the body of a step, and not by Dagster's code around the body."""
     while frame is not None and frame.f_code is not _STEP:
         if frame.f_code is _BODY:
             return True
@@ -303,22 +303,22 @@ def is_of_body(frame: FrameType | None) -> bool:
 
 
 _LISTENING: Final = threading.Lock()
-"""Several threads of a step may hold locks."""
+"""Protects the list of log handlers: several threads of a step may hold locks."""
 
 
 def ends_step(event: dagster.DagsterEvent, step_key: str) -> bool:
-    """Return whether an event is the last one of an attempt of a step."""
+    """Return whether an event is the last of a step's attempt."""
     is_end = event.is_step_success or event.is_step_failure or event.is_step_up_for_retry
     return bool(is_end) and event.step_key == step_key
 
 
 def listen(log: Any, handler: Handler) -> None:
-    """Have a handler hear of a step's events before they are written."""
+    """Add a log handler that gets a step's events before they are written."""
     with _LISTENING:
         log.handlers = [handler, *log.handlers]
 
 
 def listen_no_more(log: Any, handler: Handler) -> None:
-    """Take it back. Of a list of its own: somebody may be going through the one that is there."""
+    """Remove a log handler. It replaces the list, since another thread may be iterating over the current one."""
     with _LISTENING:
         log.handlers = [one for one in log.handlers if one is not handler]

@@ -1,10 +1,10 @@
-"""What a YAML file of `dg` may say of locks: `LockComponent`, by the entry point that `dg` looks for.
+"""`LockComponent`, for locks in a YAML file of `dg`, which finds it by its entry point.
 
-Must not be imported by the package itself: components cost time that a step process does not have to spend. Passwords
-are named by the variable of the environment that holds them, so that none is in a file or in the definitions.
+Must not be imported by the package itself: importing components takes time that a step process should not spend.
+Passwords are given as names of environment variables, so that none is in a file or in the definitions.
 """
 
-# no annotation is a text here: pydantic and Dagster read them
+# annotations here are not strings: pydantic and Dagster read them
 from collections.abc import Sequence
 from typing import Annotated, Any, Optional, Union
 
@@ -17,16 +17,16 @@ from dagster_lockstead.resource import LockResource, LockStore
 
 
 def _said(text: str) -> Any:
-    """Describe a field: of one with a default, Dagster takes the description from its resolver alone."""
+    """Return a resolver with a description: for a field with a default, Dagster reads only the resolver's."""
     return Resolver.default(description=text)
 
 
 Length = Union[str, int, float, None]  # noqa: UP007 - Dagster reads the annotations
-"""A duration, as a YAML file may write it."""
+"""A duration in a YAML file."""
 
 
 class Gate(Model, Resolvable):  # type: ignore[misc]
-    """A sensor that asks for a run of a job when a lock is free; it runs as soon as it is there if `running`."""
+    """A sensor that requests a run of a job when a lock is free; it is on from the start if `running`."""
 
     name: Annotated[str, _said("The name of the sensor.")]
     key: Annotated[str, _said("The key of the lock.")]
@@ -45,13 +45,13 @@ class NewestToken(Model, Resolvable):  # type: ignore[misc]
 
 
 class FromEnvironment(Model, Resolvable):  # type: ignore[misc]
-    """A value that is in a variable of the environment, and not in the file."""
+    """A value from an environment variable instead of the file."""
 
     env: Annotated[str, _said("The variable of the environment that holds it.")]
 
 
 class LockScaffolder(dagster.Scaffolder):  # type: ignore[misc]
-    """Writes a component that loads as it is: its locks are in a file, which is for one machine."""
+    """A scaffolder of a component that works unchanged: its locks are in a file, for one machine."""
 
     def scaffold(self, request: dagster.ScaffoldRequest) -> None:
         """Write the file."""
@@ -60,9 +60,10 @@ class LockScaffolder(dagster.Scaffolder):  # type: ignore[misc]
 
 @dagster.scaffold_with(LockScaffolder)
 class LockComponent(Component, Model, Resolvable):  # type: ignore[misc]
-    """A store of locks as a resource, and what looks at its locks: gates, a janitor, asset checks.
+    """A store of locks as a resource, with sensors and checks for its locks: gates, a janitor, asset checks.
 
-    store: the URL, or the variable that holds it. resource: the resource's name. Durations are seconds, or as "5m".
+    store: the URL, or the environment variable that has it. resource: the resource's name. Durations are seconds, or
+    text like "5m".
     """
 
     store: Union[str, FromEnvironment] = Field(  # noqa: UP007
@@ -81,7 +82,7 @@ class LockComponent(Component, Model, Resolvable):  # type: ignore[misc]
     gates: Annotated[Sequence[Gate], _said("Sensors that ask for a run when a lock is free.")] = ()
     checks: Annotated[Sequence[NewestToken], _said("Checks that assets have the newest token.")] = ()
 
-    def build_defs(self, context: ComponentLoadContext) -> dagster.Definitions:  # noqa: ARG002 - Dagster gives it
+    def build_defs(self, context: ComponentLoadContext) -> dagster.Definitions:  # noqa: ARG002 - Dagster passes it
         """Return the resource, the sensors and the asset checks."""
         return dagster.Definitions(
             resources={self.resource: self._resource()},

@@ -1,9 +1,9 @@
-"""How a function comes to a lock: `@locked`, below `@op` or `@asset`.
+"""`@locked`: a lock for a function, below `@op` or `@asset`.
 
-Dagster learns what a function wants from its parameters: the one that it is given has those of the author's, the
-context and the lock's resource besides. In a step it gives a generator, so that what is written is written under the
-lease; called by itself it gives what the author's would. Dagster reads from a function's kind whether to believe its
-annotations: only for a generator function it is one.
+Dagster reads from a function's parameters what it needs: the wrapper has those of the user's function, plus the context
+and the lock's resource. In a step the wrapper returns a generator, so that outputs are written under the lease; in a
+direct call it returns what the user's function would. Dagster decides by the kind of a function how to read its return
+annotation: so the wrapper is a generator function only if the user's function is one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=Callable[..., Any])
 
 CONTEXTS: Final = ("context", "_context", "context_", "_")
-"""What Dagster takes for the context, if it is the name of the first parameter."""
+"""Names of the first parameter that Dagster recognizes as the context."""
 
 DECORATED: Final[dict[type, str]] = {
     dagster.OpDefinition: "@op",
@@ -38,13 +38,13 @@ DECORATED: Final[dict[type, str]] = {
     dagster.SensorDefinition: "@sensor",
     dagster.ScheduleDefinition: "@schedule",
 }
-"""What @locked stands under, by what that makes of a function; the first that fits counts."""
+"""The decorators above @locked, by the definition class that each makes; the first match counts."""
 
 SPEC: Final = "__lockstead_spec__"
-"""The attribute of a function that says which lock it holds while it runs."""
+"""The attribute of a function with the spec of the lock that it holds while it runs."""
 
 ADDED: Final = "__lockstead_context__"
-"""The attribute of such a function that names the context's parameter, if the author's function has none."""
+"""The attribute of such a function with the name of the added context parameter; None if none was added."""
 
 KINDS: Final = {
     inspect.Parameter.POSITIONAL_ONLY: 0,
@@ -65,10 +65,10 @@ def locked(
     expected: Duration | None = None,
     on_unclean: OnUnclean = "warn",
 ) -> Callable[[T], T]:
-    """Hold a lock while an op or an asset runs and its outputs are written. It stands below `@op` or `@asset`.
+    """Hold a lock while an op or an asset runs and its outputs are written. Put it below `@op` or `@asset`.
 
-    Words as of `LockSpec`; ValueError or TypeError, with one line, for what cannot be, where it is declared. When the
-    lease is lost the body is interrupted and the step fails, without a retry.
+    The parameters are those of `LockSpec`; invalid ones raise ValueError or TypeError, with one line, at import time.
+    If the lease is lost, the body is interrupted and the step fails, without a retry.
     """
     spec = LockSpec(
         key=key,
@@ -84,7 +84,7 @@ def locked(
 
 
 class _Decorating:
-    """Puts a lock around a function. Dagster asks what it is given for its name: then it was given this one."""
+    """The decorator that `locked` returns. If Dagster reads its name, `@locked` was applied without a lock's key."""
 
     def __init__(self, spec: LockSpec) -> None:
         self._spec = spec
@@ -113,7 +113,7 @@ def _with_lock(function: Any, spec: LockSpec) -> Any:
 
 
 def _around(function: FunctionType, spec: LockSpec) -> FunctionType:
-    """Return a function of the same kind that holds the lock while it runs, and says what it wants to Dagster."""
+    """Return a function of the same kind that holds the lock while it runs, with the signature that Dagster needs."""
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
     has_context = bool(parameters) and parameters[0].name in CONTEXTS
@@ -125,7 +125,7 @@ def _around(function: FunctionType, spec: LockSpec) -> FunctionType:
         raise TypeError(f"the parameter 'context' of {function.__qualname__!r} must be its first")
 
     def called(args: tuple[Any, ...], given: dict[str, Any]) -> Any:
-        # who declares an op imports nothing of what runs it
+        # imported here: declaring an op must not import the modules that run it
         from dagster_lockstead import direct, driving
 
         context = args[0] if args else given.pop(context_name)
@@ -166,7 +166,7 @@ def _published(
     context: str | None,
     spec: LockSpec,
 ) -> FunctionType:
-    """Return the function that Dagster reads: its names are looked up where the author's are."""
+    """Return the function that Dagster inspects; its annotations are resolved in the globals of the user's function."""
     if inspect.isgeneratorfunction(function):
 
         def holding(*args: Any, **given: Any) -> Any:
@@ -195,7 +195,7 @@ def _published(
     made.__annotations__ = annotations
     setattr(made, SPEC, spec)
     setattr(made, ADDED, context)
-    # read from a signature, None would stay None, and Dagster knows the type only
+    # an annotation of None in a signature stays None, but Dagster accepts only the type
     returns = type(None) if signature.return_annotation is None else signature.return_annotation
     made.__signature__ = compat.RunnableSignature(  # type: ignore[attr-defined]
         [one.replace(annotation=type(None)) if one.annotation is None else one for one in parameters],
@@ -205,7 +205,7 @@ def _published(
 
 
 def _check_lock(function: FunctionType, spec: LockSpec) -> None:
-    """Raise TypeError, with one line, if the parameter of that name is something else."""
+    """Raise TypeError, with one line, if the parameter with the resource's name is not a LockResource."""
     annotation = function.__annotations__.get(spec.resource)
     is_ours = isinstance(annotation, type) and issubclass(annotation, LockResource)
     if not is_ours and not (isinstance(annotation, str) and annotation.rpartition(".")[2] == "LockResource"):

@@ -1,7 +1,7 @@
-"""What a locked function does where it is called by itself, outside of any run: it gives what it gave before.
+"""Direct calls of a locked function, outside of any run: they return the same kind of result as without the lock.
 
-A value, a generator, a coroutine or an asynchronous generator, each of which holds the lock while it runs. Nothing is
-interrupted; a loss is LeaseLost at the end.
+That is a value, a generator, a coroutine or an async generator, each of which holds the lock while it runs. Nothing is
+interrupted; a loss raises LeaseLost at the end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dagster_lockstead.spec import LockSpec
 
 @dataclass(frozen=True, slots=True)
 class LockedCall:
-    """Where a function is called, by which lock, and with which arguments its templates are rendered."""
+    """One call of a locked function: its context, the lock, and the arguments with which its templates are rendered."""
 
     context: Any
     resource: LockResource
@@ -35,7 +35,7 @@ class LockedCall:
 
 @bears_interrupts
 def call(function: FunctionType, body: Callable[[], Any], locked_call: LockedCall) -> Any:
-    """Call a body under its lock, and give the same kind of result."""
+    """Call a body under its lock, and return the same kind of result as the body."""
     if inspect.isasyncgenfunction(function):
         return _async_generator(body, locked_call)
     if inspect.iscoroutinefunction(function):
@@ -78,7 +78,7 @@ async def _held(locked_call: LockedCall) -> AsyncIterator[None]:
         try:
             await acquiring.ajudged(lock, lease, spec)
         except BaseException:
-            # nobody has worked under it: the next holder is told of the same predecessor
+            # no work was done under it: the next holder gets the same previous lease
             await lease.release(unused=True)
             raise
         yield

@@ -1,9 +1,9 @@
-"""How a body that has to end is ended, if the interrupt alone does not do it: steps, their order, their limits.
+"""Ending a body that has to end if the interrupt alone is not enough: steps, their order, their limits.
 
-The interrupt comes first, and a body that leaves ends what it had started by itself. Who is still at it after PATIENCE
-seconds has its processes ended under it (a call that waits for one returns then). A lease that is lost frees its key by
-itself soon: then all of this has to be done within a sixth of its ttl. Who is at it after GRACE seconds cannot be
-interrupted: a process that exists for this one step is left then, any other never.
+The interrupt comes first, and a body that stops then ends the processes it started itself. If it still runs after
+PATIENCE seconds, its processes are ended (a call that waits for one then returns). The key of a lost lease becomes free
+soon: then all of this must be done within a sixth of the ttl. A body that still runs after GRACE seconds cannot be
+interrupted: a process that exists only for this step then exits, any other process never does.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ if TYPE_CHECKING:
     from lockstead.supervise.child_processes import ChildProcesses
 
 PATIENCE: Final = 2.0
-"""Seconds until the processes of a body that was interrupted are ended under it."""
+"""Seconds from the interrupt of a body until its processes are ended."""
 
 TERMS: Final = 10.0
 """Seconds from SIGTERM to SIGKILL for the processes of a body."""
 
 SHARE: Final = 1 / 12
-"""Of a ttl: what the two of them take at most each, if the lease is lost. Together the margin that a loss leaves."""
+"""Fraction of the ttl that PATIENCE and TERMS take at most each if the lease is lost: together the time left then."""
 
 LEAST: Final = 0.5
-"""Seconds that each of them takes even then: a process needs a moment to end itself."""
+"""Minimum seconds of each of them even then: a process needs a moment to end itself."""
 
 GRACE: Final = 10.0
-"""Seconds until a step process is left, if its body does not leave."""
+"""Seconds until a step process exits if its body does not stop."""
 
 TURN: Final = 0.1
 TURN_MAX: Final = 1.0
-"""Seconds between two looks, and what one turn counts at most: behind a C call it takes much longer."""
+"""Seconds between two checks, and the maximum that one turn counts: during a C call it takes much longer."""
 
 LAST_WORD: Final = 5.0
-"""Seconds for which a process that is left may still tell its run worker why."""
+"""Maximum seconds to report the reason to the run worker before the process exits."""
 
 EXIT_CODE: Final = 75
-"""Of a process that is left because its body would not end: EX_TEMPFAIL."""
+"""Exit code of a process whose body did not end: EX_TEMPFAIL."""
 
 
 @contextmanager
@@ -60,10 +60,10 @@ def ended(
     patience: float = PATIENCE,
     leaving: Callable[[], object] | None = None,
 ) -> Iterator[None]:
-    """End what the block had started, if it raises, or returns though it had to end.
+    """End the processes that the block started, if it raises, or returns although it had to end.
 
-    patience: seconds from the interrupt until its processes are ended under a block that is still at it. leaving: what
-    is called, for a moment at most, before a process is left.
+    patience: seconds from the interrupt until the processes of a block that still runs are ended. leaving: called, for
+    at most `LAST_WORD` seconds, before the process exits.
     """
     ending = _Ending(child_processes, lease, patience, leaving)
     abort.listen(ending.begin)
@@ -79,7 +79,7 @@ def ended(
 
 
 class _Ending:
-    """The end of one body, which begins with the interrupt, and is finished by who ran the body."""
+    """The end of one body: begins with the interrupt, and is finished by the caller that ran the body."""
 
     def __init__(
         self, child_processes: ChildProcesses, lease: Lease, patience: float, leaving: Callable[[], object] | None
@@ -93,20 +93,20 @@ class _Ending:
         self._left: list[int] = []
 
     def begin(self) -> None:
-        """The body was interrupted: see to it that it ends."""
+        """Start the steps: the body was interrupted."""
         self._thread = threading.Thread(target=self._watch, name="lockstead-ending", daemon=True)
         self._thread.start()
 
     def cancel(self) -> None:
-        """The body came to a good end: its processes are left alone."""
+        """Stop: the body ended normally, so its processes are not ended."""
         self._over.set()
 
     def finish(self) -> None:
-        """End what the body left; it takes its time, whoever interrupts."""
+        """End the processes that the body left; interrupts are delayed until that is done."""
         self._over.set()
         undisturbed(self._end)
         if self._left and self._lease.is_held:
-            # somebody works on, whom nobody could end: the ttl frees the lock, and whoever comes next is told
+            # some process could not be ended: the ttl frees the lock, and the next holder sees an unclean end
             with suppress(LeaseLost, StoreError):
                 self._lease.detach()
 
@@ -119,7 +119,7 @@ class _Ending:
                 terms.start()
             began_at = time.monotonic()
             self._over.wait(min(TURN, patience))
-            # while a C call holds the interpreter nobody's time is running
+            # while a C call holds the interpreter lock no time counts
             spent += min(time.monotonic() - began_at, TURN_MAX)
         if not self._over.is_set() and is_step_process():
             self._end()
@@ -136,7 +136,7 @@ class _Ending:
 
 
 def undisturbed(call: Callable[[], object]) -> None:
-    """Run this to its end, in a thread; an interrupt of this one is raised afterwards."""
+    """Run `call` to its end in another thread; an interrupt of this thread is raised afterwards."""
     begun, done = threading.Lock(), threading.Event()
 
     def once() -> None:
@@ -149,10 +149,10 @@ def undisturbed(call: Callable[[], object]) -> None:
     late: BaseException | None = None
     while not done.is_set():
         try:
-            # again after an interrupt: nobody can tell whether a thread that was amid its start has started
+            # repeated after an interrupt: it is unknown whether the thread that was being started has started
             threading.Thread(target=once, name="lockstead-undisturbed", daemon=True).start()
             done.wait()
-        except RuntimeError:  # no more threads can be had
+        except RuntimeError:  # no thread can be started
             once()
         except BaseException as error:  # noqa: BLE001 - raised below
             late = late or error
@@ -161,7 +161,7 @@ def undisturbed(call: Callable[[], object]) -> None:
 
 
 def _leave(leaving: Callable[[], object] | None) -> None:
-    # what was said must be read, but a flush may block on what the body holds, and so may a database
+    # output must not be lost, but a flush or a database request may block on a lock that the body holds
     for call, seconds in ((leaving, LAST_WORD), (_flush, 1.0)):
         if call is not None:
             saying = threading.Thread(target=call, daemon=True)

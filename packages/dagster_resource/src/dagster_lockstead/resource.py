@@ -1,8 +1,8 @@
-"""What a store and its locks are to Dagster: `LockStore` and `LockResource`, with secrets by `EnvVar`.
+"""Dagster resources for a store and its locks: `LockStore` and `LockResource`, with secrets by `EnvVar`.
 
-Dagster reads the annotations of these classes as they stand, so none of a field may be a text. Nothing is opened when a
-resource is set up: the multiprocess executor sets it up once for each step. The store is
-opened when a lock is first asked for, shared by the process, and closed with the last user.
+Dagster reads the annotations of these classes unresolved, so those of fields must not be strings. Nothing is opened
+when a resource is set up, which the multiprocess executor does once for each step. The store is opened when a lock is
+first used, shared by the process, and closed with its last user.
 """
 
 import sys
@@ -28,7 +28,7 @@ L = TypeVar("L", "Lock", "AsyncLock")
 
 
 def _check_arguments(kind: type[dagster.ConfigurableResource], given: dict[str, Any]) -> None:
-    """Raise TypeError, with one line, for an argument that there is not: it would be dropped, and so a timeout lost."""
+    """Raise TypeError, with one line, for an unknown argument: a misspelled timeout would be dropped silently."""
     unknown = sorted(set(given) - set(kind.model_fields))
     if unknown:
         known = ", ".join(sorted(kind.model_fields))
@@ -36,7 +36,7 @@ def _check_arguments(kind: type[dagster.ConfigurableResource], given: dict[str, 
 
 
 def unmocked(resource: Any) -> Any:
-    """Return a resource as it is, and one whose locks live in this process for a mock, which only a test has."""
+    """Return the resource; for a mock, which only a test uses, return one whose locks are in this process's memory."""
     mock = sys.modules.get("unittest.mock")
     if mock is not None and isinstance(resource, mock.NonCallableMock):
         return LockResource(store="memory:mock")
@@ -44,7 +44,7 @@ def unmocked(resource: Any) -> Any:
 
 
 class LockStore(dagster.ConfigurableResource):
-    """Where locks live: a store's URL, and apart from it a user and a password, for `EnvVar`."""
+    """The address of a store: its URL, and separately the user and the password, so that they can be an `EnvVar`."""
 
     url: str = Field(description="Where the store is, as in gs://my-bucket/locks; without a user and a password.")
     username: str = Field(default="", description="The user of the store, where it wants one.")
@@ -53,12 +53,12 @@ class LockStore(dagster.ConfigurableResource):
     def __init__(self, **given: Any) -> None:
         _check_arguments(type(self), given)
         super().__init__(**given)
-        # what the environment says is known when the resource is set up, and checked then
+        # environment variables are read when the resource is set up, and checked then
         if not any(isinstance(given.get(name), dagster.EnvVar) for name in ("url", "username", "password")):
             self.location()
 
     def __repr_args__(self) -> Iterator[tuple[str, object]]:
-        """Return what is not a secret: the URL without user and password."""
+        """Yield the fields without secrets: the URL without user and password, and the user name."""
         if isinstance(self.url, dagster.EnvVar):
             yield "url", self.url
         else:
@@ -67,7 +67,7 @@ class LockStore(dagster.ConfigurableResource):
         yield "username", self.username
 
     def location(self) -> str:
-        """Return the URL with user and password in it. ValueError, with one line, for what is not a URL of a store."""
+        """Return the URL with user and password. ValueError, with one line, if it is not a store's URL."""
         urls.check_store(self.url)
         return urls.with_user(self.url, self.username, self.password)
 
@@ -75,9 +75,9 @@ class LockStore(dagster.ConfigurableResource):
 class LockResource(dagster.ConfigurableResource):
     """A store of locks, for the ops, assets, sensors and schedules of a code location.
 
-    store: its URL, or a LockStore. ttl, timeout, purpose: of every lock that says nothing else; durations are
-    seconds or text like "5m"; no timeout is to wait forever. gcs: whatever gives a client of Cloud Storage by
-    `get_client()`, as the GCSResource of dagster-gcp; for gs: stores alone.
+    store: its URL, or a LockStore. ttl, timeout, purpose: the defaults of its locks; durations are seconds or text like
+    "5m"; without a timeout it waits forever. gcs: any resource with a `get_client()` that returns a Cloud Storage
+    client, such as the GCSResource of dagster-gcp; only for gs: stores.
     """
 
     store: LockStore
@@ -101,7 +101,7 @@ class LockResource(dagster.ConfigurableResource):
         if isinstance(given.get("store"), str):
             given["store"] = LockStore(url=given["store"])
         for name in ("ttl", "timeout"):
-            # said as text: the one form that config has for all three of seconds, timedelta and text
+            # converted to text: the config field has one type, for seconds, timedelta and text
             if given.get(name) is not None and not isinstance(given[name], str):
                 given[name] = f"{seconds(given[name], name):g}"
             if isinstance(given.get(name), str) and not isinstance(given[name], dagster.EnvVar):
@@ -113,7 +113,7 @@ class LockResource(dagster.ConfigurableResource):
 
     @classmethod
     def configure_at_launch(cls, **_given: Any) -> NoReturn:
-        """Raise TypeError: which lock a step takes must not depend on what is typed into a launchpad."""
+        """Raise TypeError: which lock a step acquires must not depend on the input of a launchpad."""
         raise TypeError(
             "LockResource cannot be configured at launch, or two runs could take two locks: "
             "say LockResource(store=EnvVar('LOCKS')) for what the environment decides"
@@ -121,8 +121,8 @@ class LockResource(dagster.ConfigurableResource):
 
     @property
     def _is_cm_resource(self) -> bool:
-        # Dagster takes whatever has a resource within for one that has to be closed, and then refuses it to
-        # `build_op_context` outside of a `with`. Nothing is open here, unless somebody else's resource is.
+        # Dagster assumes that a resource with a nested resource has to be closed, and then rejects it in
+        # `build_op_context` outside of a `with`. Nothing is open here, except maybe in the nested gcs resource.
         return self.gcs is not None
 
     def hold(
@@ -138,8 +138,8 @@ class LockResource(dagster.ConfigurableResource):
     ) -> "AbstractContextManager[Lease]":
         """Hold a lock for a `with` block, whose value is the lease; in an op, an asset, a sensor or a schedule.
 
-        In a step the block is interrupted when the lease is lost, and the step fails. What the step returns is written
-        after the block: where the write has to be covered, take `@locked`.
+        In a step the block is interrupted when the lease is lost, and the step fails. The return value of the step is
+        written after the block: use `@locked` if the lock must cover the write.
         """
         from dagster_lockstead import section
 
@@ -156,11 +156,14 @@ class LockResource(dagster.ConfigurableResource):
         return section.held(context, self, spec)
 
     def lock(self, key: str, **settings: Any) -> "Lock":
-        """Name a lock of this store; asks nothing. Settings as of `lockstead.Lock`, before those of the resource."""
+        """Return a lock of this store; sends no request.
+
+        Settings are those of `lockstead.Lock`, and override those of the resource.
+        """
         return self._named(lockstead.Lock, key, settings)
 
     def alock(self, key: str, **settings: Any) -> "AsyncLock":
-        """Name a lock of this store that is awaited."""
+        """Return an async lock of this store."""
         return self._named(lockstead.AsyncLock, key, settings)
 
     def _named(self, kind: Callable[..., L], key: str, settings: dict[str, Any]) -> L:
@@ -168,12 +171,12 @@ class LockResource(dagster.ConfigurableResource):
         given = {name: value for name, value in {**said, **settings}.items() if value is not None}
         location = self.store.location()
         made = kind(urls.lock_url(location, key), client=self._client(location), **given)
-        self._kept["lock"] = made  # while one is there, the store stays open
+        self._kept["lock"] = made  # the store stays open while a lock of it is referenced
         return made
 
     @bears_interrupts
     def inspect(self, key: str) -> "LockInfo | None":
-        """Return who holds a lock, since when, why, until when; None if nobody does."""
+        """Return the holder of a lock, since when, why and until when; None if the lock is free."""
         return self.lock(key).inspect()
 
     @bears_interrupts
@@ -185,9 +188,9 @@ class LockResource(dagster.ConfigurableResource):
     @contextmanager
     @bears_interrupts
     def try_many(self, keys: Iterable[str], *, context: Any = None, **settings: Any) -> "Iterator[lockstead.Batch]":
-        """Take as many locks as are free now, without waiting; give back at the end of the block what is still held.
+        """Acquire the locks that are free now, without waiting; release those still held at the end of the block.
 
-        The block's value is the batch: its leases, and the keys that somebody else holds. In a step a loss is found out
+        The block's value is the batch: its leases, and the keys that other holders have. In a step a loss is detected
         at the end of the block, or by `lease.check()`, and fails the step; nothing is interrupted.
         """
         from dagster_lockstead import errors, section
@@ -200,18 +203,18 @@ class LockResource(dagster.ConfigurableResource):
         except lockstead.LeaseLost as error:
             if compat.step_of(context) is None:
                 raise
-            # what is tried again would go on without the lock
+            # not retried: a retry would continue without the lock
             raise errors.lost(error) from error
 
     @contextmanager
     def opened(self) -> "Iterator[Client]":
-        """Open the store for a block: a client for what is not asked of one lock."""
+        """Open the store for a block, and yield the client, for operations that are not on a single lock."""
         location = self.store.location()
         with lockstead.connect(location, client=self._client(location)) as client:
             yield client
 
     def _client(self, location: str) -> object | None:
-        """Return the client that the resource of Google's brings; made once."""
+        """Return the Cloud Storage client of the gcs resource, made once; None without that resource."""
         if self.gcs is None:
             return None
         if not location.startswith("gs:"):

@@ -1,6 +1,6 @@
 """The lease of a run: acquire it, run the executor, end the steps if the lease is lost, release it.
 
-Everything happens in the run worker. Steps in this process are interrupted; step processes are ended by their executor,
+All of this runs in the run worker. Steps in this process are interrupted; step processes are ended by their executor,
 as when the run is terminated, and later by signals. Raises what the executor raised, or a Failure that names the loss;
 nothing is retried after a loss.
 """
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     Events = Generator[dagster.DagsterEvent, None, None]
 
 PATIENCE: Final = 8.0
-"""Seconds for step processes to end after their executor's request, before they are signalled."""
+"""Seconds that step processes have to end after their executor's request, before they are signalled."""
 
 DRAIN: Final = 30.0
 """Seconds to wait for steps on other machines before the lease is left to expire."""
 
 
 class RunLease:
-    """The lease of one run. Used once. is_apart: the steps run in processes of their own."""
+    """The lease of one run. Used once. is_apart: the steps run in separate processes."""
 
     def __init__(self, plan_context: Any, lock: Lock, spec: LockSpec, timeout: float | None, *, is_apart: bool) -> None:
         self._context = plan_context
@@ -78,10 +78,10 @@ class RunLease:
             watch.stop()
             self._reporter.close()
 
-    # --- on the way in --------------------------------------------------------------------------------------------
+    # --- acquiring ------------------------------------------------------------------------------------------------
 
     def _wait(self) -> Lease:
-        """Wait for the lock, with nothing but this process; whoever interrupts leaves no grant behind."""
+        """Wait for the lock, before any step process starts; an interrupt leaves no granted lease behind."""
         lease = try_at_once(self._lock, acquiring.LOG)
         if lease is None:
             self._reporter.waiting(self._lock.key, look(self._lock, acquiring.LOG))
@@ -117,7 +117,7 @@ class RunLease:
 
     @contextmanager
     def _ending(self, lease: Lease) -> Iterator[None]:
-        """End the steps when the block has to end, and whatever they had started."""
+        """End the steps, and the processes that they started, when the block has to end."""
         with ChildProcesses() as self._child_processes:
             if not self._is_apart:
                 with ended(self._child_processes, self._abort, lease), self._abort:
@@ -125,7 +125,7 @@ class RunLease:
                     yield
                 return
             with ended(self._child_processes, self._abort, lease, patience=PATIENCE):
-                # an executor in another thread hears of no interrupt
+                # an executor in another thread does not notice an interrupt
                 self._ends_its_steps = threading.current_thread() is threading.main_thread()
                 self._abort.listen(self._end_steps)
                 lease.on_lost(self._on_lost)
@@ -140,22 +140,22 @@ class RunLease:
                     yield event
                     end = self._end_after(event, lease)
                     if end is not None and not self._ends_its_steps:
-                        # raised where the executor gave the event: it closes a step that is not over, and begins none
+                        # raised where the executor yielded the event: it closes an unfinished step, and starts no other
                         yield inner.throw(end)  # type: ignore[attr-defined]
-                        # once: what it gives after that is of its own end, which is not to be cut short
+                        # only once: its later events belong to its own shutdown, which must complete
                         yield from inner
             finally:
                 inner.close()  # type: ignore[attr-defined]
 
     def _end_after(self, event: dagster.DagsterEvent, lease: Lease) -> BaseException | None:
-        """Return what the executor has to end by after one of its events; None if it goes on."""
+        """Return the exception with which to end the executor after one of its events; None to continue."""
         if not lease.is_held:
             self._abort.now("the lease is lost")
         if self._abort.why is not None:
             return self._failure(lease)
         if self._is_apart or not event.is_step_up_for_retry:
             return None
-        # Dagster tries a step again that was ended by hand, as if it had failed by itself, and the lock would be kept
+        # Dagster retries a step that a user terminated as if it had failed, and the lock would stay held
         if is_ending(self._context.instance, self._context.run_id):
             return _interrupted(f"the run {self._context.run_id} is to end: {event.step_key!r} is not tried again")
         return None
@@ -164,18 +164,21 @@ class RunLease:
         self._abort.now("the lease is lost")
 
     def _end_steps(self) -> None:
-        """Have the executor end its steps, in whatever thread this is said."""
+        """Make the executor end its steps; may be called in any thread."""
         if self._ends_its_steps:
             compat.interrupt_executor()
         else:
-            # it sees its processes end, and the loss is raised in it then
+            # the executor sees its processes end, and then the loss is raised in it
             threading.Thread(target=self._child_processes.end, kwargs={"grace": TERMS}, daemon=True).start()
 
-    # --- on the way out -------------------------------------------------------------------------------------------
+    # --- releasing ------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _left_to_the_living(self, lease: Lease) -> Iterator[None]:
-        """Wait a while, at the end of the block, for steps that are out of reach; leave them the lease if they stay."""
+        """At the end of the block, wait up to `DRAIN` seconds for steps on other machines.
+
+        If some still run then, the lease is not released but left to expire.
+        """
         try:
             yield
         finally:
@@ -184,7 +187,7 @@ class RunLease:
                     lease.detach()
 
     def _is_alone(self, lease: Lease) -> bool:
-        # the processes of this machine have ended: the executor waited for them, or they were ended
+        # step processes on this machine have ended: the executor waited for them, or they were killed
         try:
             seen = self._lock.inspect()
             if seen is None or seen.holder != lease.holder:
@@ -195,18 +198,18 @@ class RunLease:
             away = {one.owner for one in self._lock.members(ticket) if one.host != here}
             return not away or self._lock.wait_for_members(ticket, owner_filter=away.__contains__, timeout=DRAIN)
         except StoreError:
-            # nobody knows: the ttl frees it, and whoever comes next is told
+            # unknown: the ttl frees the lock, and the next holder sees an unclean end
             return False
 
     def _has_failed(self, lease: Lease) -> bool:
         return self._abort.why is not None or lease.lost_reason is not None
 
     def _failure(self, lease: Lease) -> BaseException:
-        """Return what the run ends by: the loss, or that it is over already."""
+        """Return the exception that ends the run: the loss, or an interrupt if the run has already ended."""
         return errors.lost(lease.lost_error()) if lease.lost_reason is not None else self._over()
 
     def _over(self) -> BaseException:
-        # not a failure: Dagster leaves a run that is over as it is
+        # not a Failure: Dagster does not change a run that has ended
         return _interrupted(self._abort.why or "")
 
     def _say_lost(self, lease: Lease) -> None:
@@ -215,6 +218,6 @@ class RunLease:
 
 
 def _interrupted(why: str) -> BaseException:
-    """Return what ends a run as one is ended that is terminated."""
+    """Return the exception that ends a run as its termination would."""
     made: BaseException = dagster.DagsterExecutionInterruptedError(why)
     return made

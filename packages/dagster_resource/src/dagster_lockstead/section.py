@@ -82,7 +82,7 @@ def entered(
     *,
     is_whole: bool = False,
 ) -> Iterator[Entry]:
-    """Hold the lock in a step. is_whole: for the whole body, which draws the token and is told of."""
+    """Hold the lock in a step. is_whole: for the whole body; then the token is drawn and the acquisition reported."""
     step = compat.step_of(context)
     if step is None:
         raise errors.InvalidLockConfig(
@@ -91,12 +91,12 @@ def entered(
     spec = named(spec, context, arguments)
     lock = lock_of(context, resource, spec)
     store, key = store_of(lock), lock.key
-    # of one attempt: the next must not work under what the one before has left
+    # the key is of one attempt: the next attempt must not work under a lease that this one left
     run_key = held_leases.RunKey(step.run_id, f"{step.step.key}:{step.previous_attempt_count}", store, key)
     runs = held_leases.lease_of(held_leases.RunKey(step.run_id, None, store, key))
     with held_leases.joined(run_key) as above:
         if above is not None and above is not runs:
-            # the section around this one, perhaps in another thread, interrupts, sweeps and gives back
+            # the outer section, perhaps in another thread, interrupts the body, ends processes and releases the lease
             yield Entry(above)
             if not above.is_held:
                 raise errors.lost(above.lost_error())
@@ -127,7 +127,7 @@ def named(spec: LockSpec, context: Any, arguments: Mapping[str, Any] = NOTHING) 
 
 
 def lock_of(context: Any, resource: LockResource, spec: LockSpec) -> Lock:
-    """Return the lock that a spec names in a resource's store; InvalidLockConfig, with one line, if it cannot be."""
+    """Return the lock of a spec in a resource's store; InvalidLockConfig, with one line, if it is invalid."""
     if not isinstance(resource, LockResource):
         raise errors.InvalidLockConfig(
             f"the resource {spec.resource!r} must be a LockResource, and is {type(resource).__name__}"
@@ -142,7 +142,7 @@ def lock_of(context: Any, resource: LockResource, spec: LockSpec) -> Lock:
 
 
 def refuse_memory(resource: LockResource, *, is_apart: bool) -> None:
-    """Raise InvalidLockConfig for a store that no other process sees. is_apart: steps have processes of their own."""
+    """Raise InvalidLockConfig for a memory: store if steps have processes of their own (is_apart)."""
     if is_apart and resource.store.url.startswith("memory:"):
         raise errors.InvalidLockConfig(
             "a memory: lock lives in one process, and each step has a process of its own here, so it keeps nobody out: "
@@ -151,7 +151,7 @@ def refuse_memory(resource: LockResource, *, is_apart: bool) -> None:
 
 
 def limit(resource: LockResource, spec: LockSpec) -> float | None:
-    """Return the seconds to wait for a lock, None forever."""
+    """Return the seconds to wait for a lock; None to wait forever."""
     from lockstead.values import seconds
 
     given = spec.timeout if spec.timeout is not None else resource.timeout
@@ -159,7 +159,7 @@ def limit(resource: LockResource, spec: LockSpec) -> float | None:
 
 
 def owner_of(context: Any) -> str | None:
-    """Name who asks, so that people find it; None where Dagster runs nothing."""
+    """Return the owner name of a step, which identifies it for people; None outside of a step."""
     step = compat.step_of(context)
     if step is None:
         return None

@@ -1,7 +1,7 @@
-"""What sensors do with locks: a gate that asks for a run when a lock is free, and a janitor.
+"""Sensors for locks: a gate that requests a run when a lock is free, and a janitor that frees stale locks.
 
-Both run in the code server: they look, and take no lock. There is no interrupt and no sweep here. The gate holds
-nothing while it waits, and promises nothing: between its look and the run's own `@locked` somebody else may come.
+Both run in the code server and acquire no lock, so nothing is interrupted or swept here. The gate holds nothing while
+it waits and guarantees nothing: another holder may acquire the lock between its read and the run's own `@locked`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from lockstead import LockInfo
 
 SENSOR: Final = "dagster/sensor_name"
-"""The tag by which Dagster says which sensor asked for a run."""
+"""The tag with which Dagster marks the runs of a sensor."""
 
 ENDED: Final = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 UNDER_WAY: Final = [status for status in dagster.DagsterRunStatus if status.value not in ENDED]
 
 MISSED: Final = 2
-"""A lease is late when it was not renewed for the time of so many renewals."""
+"""Number of renewal intervals without a renewal after which a lease is late."""
 
 AT_ONCE: Final = 500
-"""So many runs are asked for in one question, and so many leases are freed in one evaluation."""
+"""Maximum number of runs read with one query, and of leases freed in one evaluation."""
 
 
 def lock_free_sensor(
@@ -46,12 +46,12 @@ def lock_free_sensor(
     resource: str = "lock",
     **more: Any,
 ) -> dagster.SensorDefinition:
-    """Return a sensor that asks for a run of its target when the lock is free, and says who holds it when it is not.
+    """Return a sensor that requests a run of its target when the lock is free, and otherwise reports the holder.
 
-    target: a job, its name, or assets. requests: called with the context when the lock is free, it gives what a sensor
-    may give, which runs or a SkipReason; without it one run is asked for. While a run that this sensor asked for is
-    under way, or in the queue, nothing is asked for: it will take the lock. The run itself has to take it, by `@locked`
-    or `leased`. more: as of `dagster.sensor`.
+    target: a job, its name, or assets. requests: called with the context when the lock is free; returns what a sensor
+    may return: run requests or a SkipReason; without it one run is requested. While a run of this sensor is queued or
+    in progress, nothing is requested: that run will acquire the lock. The run itself has to acquire it, with `@locked`
+    or `leased`. more: parameters of `dagster.sensor`.
     """
     refuse_template(key, "give a callable of the sensor's context")
     spec = LockSpec(key=key, resource=resource)
@@ -70,7 +70,7 @@ def lock_free_sensor(
 
 
 def _under_way(instance: dagster.DagsterInstance, sensor: str) -> str | None:
-    """Return a run that this sensor asked for and that has not ended."""
+    """Return the id of a run of this sensor that has not ended; None if there is none."""
     chosen = dagster.RunsFilter(tags={SENSOR: sensor}, statuses=UNDER_WAY)
     runs = instance.get_runs(chosen, limit=1)
     return runs[0].run_id if runs else None
@@ -84,11 +84,11 @@ def stale_lock_sensor(
     minimum_interval_seconds: int = 60,
     **more: Any,
 ) -> dagster.SensorDefinition:
-    """Return a sensor that frees what runs left locked that ended at least `grace` seconds ago. A net, and no more.
+    """Return a sensor that frees locks left by runs that ended at least `grace` seconds ago. Only a safety net.
 
-    A holder whose process was on this machine and is gone, and that has missed renewals, is removed; every other one
-    is revoked, so that it ends itself at its next renewal if it still lives, and expires if it does not. What nobody
-    of this Dagster holds is left alone.
+    A lease whose process was on this machine and is gone, and that has missed renewals, is removed; any other lease of
+    such a run is revoked, so that a live holder loses it at its next renewal, and a dead one's expires. Locks that no
+    run of this Dagster instance holds are left alone.
     """
 
     def sweep(context: dagster.SensorEvaluationContext) -> dagster.SkipReason:
@@ -123,7 +123,10 @@ def _run_of(held: LockInfo) -> str:
 
 
 def _ended(instance: dagster.DagsterInstance, runs: Iterable[str], before: float) -> dict[str, str]:
-    """Return the status of those of these runs that ended before an instant. A run that is unknown here has not."""
+    """Return the status of those of these runs that ended before an instant (seconds since the epoch).
+
+    A run that is unknown here counts as not ended.
+    """
     wanted = sorted(set(runs))
     records = [
         one
@@ -138,10 +141,10 @@ def _ended(instance: dagster.DagsterInstance, runs: Iterable[str], before: float
 
 
 def is_gone(held: LockInfo) -> bool:
-    """Return whether a holder is known to be gone: its process was on this machine and is not, and nobody renews.
+    """Return whether a holder is certainly gone: its process was on this machine and has ended, and renewals are late.
 
-    Never true where the store does not tell the time since the last renewal. Two containers of one host name have two
-    tables of processes: who lives in the other one renews.
+    Never true if the store does not report the time since the last renewal. Two containers with the same host name have
+    separate process tables, so a live holder in the other one is recognized by its renewals.
     """
     if held.host != socket.gethostname() or held.pid is None or held.ttl is None or held.age is None:
         return False
@@ -149,7 +152,7 @@ def is_gone(held: LockInfo) -> bool:
 
 
 def _runs(pid: int) -> bool:
-    """Return whether there is such a process; one that only waits to be reaped does not run."""
+    """Return whether a process with this id runs; a zombie does not."""
     try:
         return processes.stat_of(pid)[0] not in (b"Z", b"X")
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""What an author may say of a lock, and whether it can be: `LockSpec`.
+"""`LockSpec`: the parameters of a lock of an op or asset, with their checks.
 
-Must not open anything: it is made where an op or an asset is declared. A key that is worked out is known only when the
-step runs; everything else is checked here, with one clear line.
+Must not open anything: it is made at import time, where an op or asset is declared. A computed key is known only when
+the step runs; everything else is checked here, with one clear line.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ NOTHING: Final[Mapping[str, Any]] = {}
 
 @dataclass(frozen=True, slots=True)
 class LockSpec(LockSpecBase):
-    """One lock as an op or an asset names it. Durations become seconds. ValueError or TypeError with one line.
+    """The parameters of one lock of an op or asset. Durations become seconds. ValueError or TypeError with one line.
 
-    key: the lock's name in its store, or a callable that gives it for the context. resource: under which name the
-    `LockResource` stands in the definitions. None of ttl, timeout, purpose: what the resource says. on_unclean: what to
-    do if the holder before did not end cleanly. key and purpose may be templates, as in "apt-{dist}"; is_named: they
-    are final, and a brace is a brace.
+    key: the lock's name in its store, or a callable that returns it for the context. resource: the name of the
+    `LockResource` in the definitions. ttl, timeout, purpose: None for the resource's value. on_unclean: what to do if
+    the previous holder did not end cleanly. key and purpose may be templates, as in "apt-{dist}"; is_named: they are
+    final, and braces have no meaning.
     """
 
     key: str | Callable[[Any], str]
@@ -40,7 +40,7 @@ class LockSpec(LockSpecBase):
     is_named: bool = False
 
     def __post_init__(self) -> None:
-        """Check everything that is known by now, and complete it."""
+        """Check everything that is known at import time, and convert durations to seconds."""
         if not callable(self.key):
             if not isinstance(self.key, str):
                 raise TypeError(f"the key must be text, or a callable of the context, not {type(self.key).__name__}")
@@ -58,20 +58,20 @@ class LockSpec(LockSpecBase):
 
     @property
     def is_final(self) -> bool:
-        """Return whether it needs nothing to be named: its key is not a callable, and there is no template in it."""
+        """Return whether key and purpose are final: neither is a template, and the key is not a callable."""
         return self.is_named or not (callable(self.key) or self._templates())
 
     def checked(self, lock: L) -> L:
-        """Return lock that this names; ValueError where its store could never tell what on_unclean is to fail for."""
+        """Return the lock; for on_unclean="fail", raise ValueError if its store cannot detect unclean ends."""
         if self.on_unclean == "fail":
             lock.require_unclean_detection()
         return lock
 
     @bears_interrupts
     def named(self, context: Any, values: Mapping[str, Any] = NOTHING) -> LockSpec:
-        """Return it with the key and the purpose for a context.
+        """Return a copy with the final key and purpose for a context.
 
-        values: what the templates may name. ValueError or TypeError, with one line, if there is no such key.
+        values: the values for templates. Raises ValueError or TypeError, with one line, if there is no valid key.
         """
         if self.is_named:
             return self
@@ -82,7 +82,7 @@ class LockSpec(LockSpecBase):
     def _called(self, context: Any) -> str:
         called = getattr(self.key, "__name__", type(self.key).__name__)
         try:
-            key = self.key(context)  # type: ignore[operator] # only who has a callable asks
+            key = self.key(context)  # type: ignore[operator] # called only if the key is a callable
         except Exception as error:
             said = " ".join(str(error).split())
             raise ValueError(f"the lock's key {called!r} raised {type(error).__name__}: {said}") from error
@@ -104,7 +104,7 @@ def refuse_template(key: object, instead: str) -> None:
 
 
 def _check_is_no_url(key: str) -> None:
-    """Refuse the URL of a lock, as the other wrappers take it: it would be a key that nobody else asks for."""
+    """Raise ValueError for the URL of a lock, which other wrappers accept: as a key it would name a different lock."""
     if "://" not in key or "#" not in key:
         return
     from lockstead import Lock
@@ -112,7 +112,7 @@ def _check_is_no_url(key: str) -> None:
     try:
         name = Lock(key.replace("{", "").replace("}", "")).key
     except (LocksteadError, ValueError):
-        return  # of something else
+        return  # not the URL of a lock
     raise ValueError(
         f"the key is a name such as {name!r}, not the URL of a lock: the store stands in the resource, as in "
         "LockResource(store='sqlite:///locks.db')"
@@ -120,10 +120,10 @@ def _check_is_no_url(key: str) -> None:
 
 
 def _check_takes_context(key: Callable[..., object]) -> None:
-    """Raise TypeError, with one line, for a callable that cannot be called with a context alone."""
+    """Raise TypeError, with one line, for a callable that cannot be called with the context as its only argument."""
     try:
         signature = inspect.signature(key)
-    except ValueError:  # of what is written in C
+    except ValueError:  # a function written in C may have no signature
         return
     try:
         signature.bind(None)

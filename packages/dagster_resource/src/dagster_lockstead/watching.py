@@ -1,8 +1,8 @@
-"""Whether the run that a body works for is over, though nobody has told the body: a thread at the side.
+"""Background threads that detect that the run of a body has ended without the body being notified.
 
-It asks Dagster for the run every few seconds. In a step process it also looks whether the run worker that started it
-still lives, which needs no database. An error of the database is not an answer, and what hangs in it delays nothing:
-nobody waits for these threads.
+They read the run from Dagster every few seconds. In a step process they also check whether the run worker that started
+it still lives, which needs no database. An error of the database means nothing, and a database that hangs delays
+nothing: no other thread waits for these.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from dagster import DagsterInstance
 
 ASK_EVERY: Final = 3.0
-"""Seconds between two questions for the run."""
+"""Seconds between two reads of the run."""
 
 LOOK_EVERY: Final = 0.5
-"""Seconds between two looks at whether anybody still wants to be told."""
+"""Seconds between two checks whether there is still a watch to notify."""
 
 
 ANSWER: Final = 2.0
-"""Seconds for which who begins again waits for the answer whether the run is wanted still."""
+"""Maximum seconds that a retry waits for the answer whether its run is ending."""
 
 
 def is_ending(instance: DagsterInstance, run_id: str) -> bool:
-    """Return whether somebody has asked for the end of a run, or it is over. No answer within `ANSWER` is no."""
+    """Return whether a run is being terminated or has ended; False if there is no answer within `ANSWER` seconds."""
     if instance.is_ephemeral:
         return False
     found: list[bool] = []
@@ -41,7 +41,7 @@ def is_ending(instance: DagsterInstance, run_id: str) -> bool:
             run = instance.get_run_by_id(run_id)
             found.append(run is not None and (run.is_finished or run.status.value == "CANCELING"))
 
-    # a database that hangs must hold up nobody
+    # a database that hangs must not delay the caller
     asking = threading.Thread(target=ask, name="lockstead-ending-run", daemon=True)
     asking.start()
     asking.join(ANSWER)
@@ -49,9 +49,9 @@ def is_ending(instance: DagsterInstance, run_id: str) -> bool:
 
 
 class Watch:
-    """Tells once, by gone(why), in a thread of its own, that a run is over or that its run worker has ended.
+    """A watch of a run: calls gone(why) once, in a separate thread, when the run or its run worker has ended.
 
-    Watches of the same run share their threads. After `stop` it is not told, unless it is being told already.
+    Watches of the same run share their threads. After `stop` it makes no call, unless one is already in progress.
     """
 
     def __init__(self, instance: DagsterInstance, run_id: str, *, gone: Callable[[str], None]) -> None:
@@ -60,7 +60,7 @@ class Watch:
         self._gone = gone
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start watching."""
         with _LOCK:
             shared = _WATCHED.get(self._run_id)
             if shared is None:
@@ -68,20 +68,20 @@ class Watch:
             shared.add(self)
 
     def stop(self) -> None:
-        """Watch no longer. Waits for nothing; idempotent."""
+        """Stop watching. Does not wait; idempotent."""
         with _LOCK:
             shared = _WATCHED.get(self._run_id)
             if shared is not None:
                 shared.remove(self)
 
     def tell(self, why: str) -> None:
-        """Tell whoever watches; nothing that they raise keeps others from being told."""
+        """Call `gone`; its exceptions are ignored, so that other watches are notified too."""
         with suppress(Exception):
             self._gone(why)
 
 
 class _Shared:
-    """The threads that watch over one run. What is named here is called under the lock, `_ask` and `_look` not."""
+    """The threads that watch one run. The methods are called with the lock held, except those of the threads."""
 
     def __init__(self, instance: DagsterInstance, run_id: str) -> None:
         self._instance = instance
@@ -97,8 +97,8 @@ class _Shared:
             self._begin("lockstead-gone", self._say_again)
             return
         names = {one.name for one in self._threads}
-        # one that hangs in a database is there still, and goes on when it comes back
-        # a database in memory has no other process that would end the run, and a question may lock out its writer
+        # a thread that hangs in the database still exists, and continues when the database answers
+        # with an in-memory database no other process can end the run, and a read may block its writer
         if "lockstead-run" not in names and not self._instance.is_ephemeral:
             self._begin("lockstead-run", self._ask)
         if "lockstead-parent" not in names and is_step_process():
@@ -107,7 +107,7 @@ class _Shared:
     def remove(self, watch: Watch) -> None:
         with suppress(ValueError):
             self._watches.remove(watch)
-        # its threads find out at their next look: to wake them would cost more than the section itself
+        # the threads notice at their next check: waking them would cost more than the section itself
         self._forget()
 
     def _forget(self) -> None:
@@ -120,7 +120,7 @@ class _Shared:
         thread.start()
 
     def _goes_on(self) -> bool:
-        """Tell a thread whether it is still needed; if not, it has left already, and who comes next begins another."""
+        """Return whether the calling thread is still needed; if not, remove it: the next watch starts another."""
         with _LOCK:
             if self._watches and self._why is None:
                 return True
@@ -136,15 +136,15 @@ class _Shared:
         for one in watches:
             one.tell(self._why)
 
-    # --- in threads of their own ----------------------------------------------------------------------------------
+    # --- the threads ----------------------------------------------------------------------------------------------
 
     def _ask(self) -> None:
         unknown = 0
         while not self._is_told.wait(ASK_EVERY) and self._goes_on():
-            # a database that is away says nothing about the run
+            # an unavailable database says nothing about the run
             with suppress(Exception):
                 run = self._instance.get_run_by_id(self._run_id)
-                # a run that is deleted stays unknown
+                # twice, since only a deleted run stays unknown
                 unknown = unknown + 1 if run is None else 0
                 if unknown == 2:
                     self._tell(f"the run {self._run_id} is not known any more")
@@ -165,4 +165,4 @@ class _Shared:
 
 _LOCK: Final = threading.Lock()
 _WATCHED: Final[dict[str, _Shared]] = {}
-"""By run; an entry goes with its last watch and its last thread."""
+"""By run id; an entry is removed with its last watch and its last thread."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dagster_lockstead.spec import LockSpec
 
 OTHERS: Final = 600.0
-"""Seconds for which the end of a section waits for other threads under its lease."""
+"""Maximum seconds that the end of a section waits for other threads that work under its lease."""
 
 TURN: Final = 0.02
 """Seconds between two checks for these threads."""
@@ -56,7 +56,7 @@ class Section:
     def check_wanted(self) -> None:
         """Raise a Failure if this is a retry and the run is being terminated.
 
-        Dagster retries a step that was terminated as if it had failed by itself.
+        Dagster retries a terminated step as if it had failed.
         """
         if self._step.previous_attempt_count and is_ending(self._step.instance, self._step.run_id):
             self._abort.now(f"the run {self._step.run_id} is to end, and the step is not tried again")
@@ -69,7 +69,7 @@ class Section:
         within = timeout if other_lock is None else nesting.LIMIT
         try:
             with self._abort:
-                # noted at once: what is raised from here on finds it
+                # assigned at once, so that the handling of an exception from here on finds the lease
                 self._lease = acquiring.acquire(self._lock, within, self._step, self._reporter, other_lock=other_lock)
         except BaseException as error:
             if self._lease is None and not isinstance(error, Exception):
@@ -77,7 +77,7 @@ class Section:
             if self._abort.why is not None:
                 raise self._failure_now() from error
             if isinstance(error, LeaseLost):
-                # the run's: what is tried again would go on without it
+                # the run's lease was lost: a retry would continue without it
                 raise errors.lost(error) from error
             raise
         lease = self._lease
@@ -105,17 +105,17 @@ class Section:
         return lease
 
     def begin(self) -> None:
-        """Note that from now on somebody works under the lease."""
+        """Note that work under the lease begins now."""
         self._has_begun = True
 
     def settle(self) -> None:
-        """Release what is held still, as by who was interrupted between the wait and the body."""
+        """Release the lease if it is still held, for example after an interrupt between the wait and the body."""
         if self._lease is not None and not self._is_guest:
             give_back(self._lease, acquiring.LOG, unused=not self._has_begun)
 
     @contextmanager
     def working(self, run_key: held_leases.RunKey, lease: Lease) -> Iterator[held_leases.HeldLease]:
-        """Note the lease for others of the step, and give it back at the end, unless one of them is still at it."""
+        """Record the lease for other threads of the step, and release it at the end unless one still works under it."""
         with nullcontext() if self._is_guest else lease:
             try:
                 with held_leases.recorded(run_key, lease) as held:
@@ -130,14 +130,14 @@ class Section:
 
     @bears_interrupts
     def wait_for_others(self, held: held_leases.HeldLease) -> None:
-        """Wait until no other thread of the step works under the lease, or until this one has to end."""
+        """Wait until no other thread of the step works under the lease, the body has to end, or `OTHERS` has passed."""
         ends_at = time.monotonic() + OTHERS
         while held.has_others and held.lease.is_held and self._abort.why is None and time.monotonic() < ends_at:
             time.sleep(TURN)
 
     @contextmanager
     def guarded(self, lease: Lease) -> Iterator[Abort]:
-        """Interrupt the block when it has to end, and end what it had started."""
+        """Interrupt the block when it has to end, and end the processes that it started."""
         with (
             ChildProcesses() as child_processes,
             ended(child_processes, self._abort, lease, leaving=self._leave_word),
@@ -152,7 +152,7 @@ class Section:
 
     @contextmanager
     def judged(self, lease: Lease) -> Iterator[None]:
-        """Let what the block raises be a Failure, if it had to end."""
+        """Raise a Failure in place of the block's exception or return, if the block had to end."""
         try:
             yield
         except GeneratorExit:
@@ -163,7 +163,7 @@ class Section:
                 raise
             self._say_lost(lease)
             if isinstance(error, LeaseLostInterrupt) and goes_on_outwards():
-                # the body around has to end as well, and an `except Exception` in it would stop a Failure
+                # the outer body has to end as well, and an `except Exception` in it would catch a Failure
                 raise
             raise self._failure_now() from error
         if self._has_failed(lease, None):
@@ -171,11 +171,11 @@ class Section:
             raise self._failure_now()
 
     def _leave_word(self) -> None:
-        # a process that is left in the middle would be a step that is tried again
+        # without this report Dagster would retry the step after the process exits
         compat.fails_for_good(self._step, self._failure_now())
 
     def _on_lost(self) -> None:
-        # found out here, for the interrupt may fall where the main thread has the keeper's own lock in its hand
+        # read here: when interrupted, the main thread may hold the keeper's lock
         if self._lease is not None and self._lease.lost_reason is not None:
             self._loss = _loss(self._lease)
         self._abort.now("the lease is lost")
@@ -183,15 +183,15 @@ class Section:
     def _has_failed(self, lease: Lease, error: BaseException | None) -> bool:
         is_ended = isinstance(error, dagster.DagsterExecutionInterruptedError)
         if is_ended and not isinstance(error, LeaseLostInterrupt) and self._abort.why is None:
-            # who terminates the run wants it cancelled, though its lease is lost as well; but a run worker that lost
-            # the run's lease ends its steps in the same way, before they could find out
+            # a run that a user terminates must be cancelled, even if its lease is lost as well; but a run worker that
+            # lost the run's lease ends its steps in the same way, before they could detect the loss
             return lease.is_member and self._is_gone(lease)
         if self._abort.why is not None or lease.lost_reason is not None:
             return True
         return isinstance(error, LeaseLost) and error.holder == lease.holder
 
     def _is_gone(self, lease: Lease) -> bool:
-        """Return whether the store says that a lease is over; silence says nothing."""
+        """Return whether the store reports that a lease has ended; False if the store does not answer."""
         try:
             seen = self._lock.inspect()
         except StoreError:
@@ -214,7 +214,7 @@ class Section:
 
 
 class _Told:
-    """What a lease calls when it is lost. The run's lease lives on: it must not keep a section that is over."""
+    """The callback for a lost lease. The run's lease outlives a section, and must not keep an ended section alive."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self.call: Callable[[], None] | None = call
