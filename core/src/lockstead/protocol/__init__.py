@@ -1,4 +1,4 @@
 """The lock protocol. Pure: no clock, thread, socket, random numbers or logging.
 
-Every conversation with a store is a generator that yields commands and is sent replies; drivers run it.
+Every operation on a store is a script: a generator that yields commands and is sent replies. Drivers run scripts.
 """

@@ -42,21 +42,21 @@ from lockstead.protocol.record import Record
 from lockstead.values import Name, PreviousLease
 
 TURNS_MAX: Final = 16
-"""Turns of one attempt. Each but the first is caused by another client's change."""
+"""Maximum number of turns of one attempt. Each but the first is caused by another client's change."""
 
 DOUBTS_MAX: Final = 4
-"""Writes of one attempt with an unknown outcome, until it fails: a store that is overloaded is not asked faster."""
+"""Number of writes with an unknown outcome after which an attempt fails, so as not to load an overloaded store more."""
 
 
 @dataclass(slots=True, weakref_slot=True)
 class AcquireRequest:
-    """One acquisition of one lock, with the same holder through all its attempts.
+    """One acquisition of one lock, with the same holder for all its attempts.
 
     fields: the record to write. unsettled: a write of ours has an unknown outcome and may still take effect, so giving
     up and releasing must check once more. doubts: the number of such writes; doubt: the error of the last one.
     has_waited: we may have a place in the store's queue. reclaim: take the lock from an earlier process of the same
-    owner. keeps: returns whether this process holds a lease of a holder. on_wait: called before each pause with what
-    is waited for.
+    owner. keeps: returns whether this process holds a lease of a holder. on_wait: called before each pause with the
+    contention or the store error that causes it.
     """
 
     name: Name
@@ -73,16 +73,16 @@ class AcquireRequest:
 
     @property
     def may_keep_place(self) -> bool:
-        """Return whether a place in the store's queue may be left after the grant, which would hold up all others.
+        """Return whether a place in the store's queue may remain after the grant, which would block all later waiters.
 
-        A request of ours landed late and was found, or the lock was asked for from outside the queue, as for a reclaim.
+        That is possible if a request of ours took effect late, or the lock was acquired outside the queue by a reclaim.
         """
         return self.has_waited and (self.doubts > 0 or self.reclaim)
 
 
 @frozen
 class Grant:
-    """The lock is ours until `deadline`, or longer if renewed; `sent_at` is the send of the last renewal.
+    """A granted lock: it is ours until `deadline`, or longer if renewed. `sent_at`: when the last renewal was sent.
 
     Both are instants of the caller's boot clock, in seconds.
     """
@@ -97,9 +97,10 @@ class Grant:
 
 @frozen
 class Contended:
-    """Another holder has the lock: an answer, not an error. record is None if it changed with every read.
+    """Another holder has the lock: a result, not an error. record is None if it changed with every read.
 
-    is_queued: it may be free, but earlier waiters go first. over_in: seconds from the answer until it can expire.
+    is_queued: the lock may be free, but earlier waiters go first. over_in: seconds from the reply until the record can
+    expire.
     """
 
     record: Record | None
@@ -117,7 +118,7 @@ def acquire(
     look_first: bool = False,
 ) -> Script[Grant | Contended]:
     """Try until granted or out of time. gives_up_at is an instant on the caller's boot clock; None waits indefinitely.
-    look_first: read before the first write, as a waiter must that was queued in this process.
+    look_first: read before the first write, as a waiter that was in the local queue must.
 
     An unavailable store is retried like contention; its error is raised only if it is still unavailable at the end, as
     OutcomeUnknown if any write of ours may still take effect.
@@ -280,14 +281,14 @@ def _take_over(
 
 
 def _is_ample(grant: Grant, reply: Reply[Any], context: ProtocolContext) -> bool:
-    """Return whether enough time is left to begin: a lease of the server may have been renewed too long ago."""
+    """Return whether enough time is left to start work: a lease of the server may have been renewed too long ago."""
     if reply.answer.renewed_at is None:
-        return True  # after a slow answer the keeper renews at once
+        return True  # after a slow reply the keeper renews at once
     return grant.deadline - reply.received_at > context.settings.abort_margin + context.settings.renew_every
 
 
 def _renewed(request: AcquireRequest, grant: Grant, context: ProtocolContext) -> Script[Grant | None]:
-    """Renew a grant at once if too little of the server's lease is left to begin with."""
+    """Renew a grant at once, because too little of the server's lease is left to start work."""
     # our record exists from here on: if it cannot be renewed, it must be swept
     was_unsettled, request.unsettled = request.unsettled, True
     renewed = yield from ask(Extend(request.name, {}, grant.lease.incarnation, lifetime=context.settings.ttl))
@@ -318,7 +319,7 @@ def _reclaim(
     seen: Snapshot = reply.answer
     lease = LeaseId(request.name, record.holder, seen.incarnation, record.ttl or context.settings.ttl)
     closed = reply
-    if not record.closing:  # once is enough: a store with a write interval would reject the next write
+    if not record.closing:  # written only once: a store with a write interval would reject the next write
         closed = yield from ask(Extend(request.name, {"closing": "1"}, seen.incarnation))
     if not isinstance(closed.answer, Snapshot):
         return None
@@ -330,7 +331,7 @@ def _reclaim(
     latest = yield from ask(Read(request.name))
     if isinstance(latest.answer, Absent) or latest.answer.incarnation != seen.incarnation:
         return None
-    # it continues with its own lock, so it does not overtake waiters
+    # not queued: the owner continues with its own lock, so it does not overtake waiters
     record = context.decode(request.name, latest.answer)
     taken = yield from _take_over(request, latest.answer, record, context, queues=False)
     return taken if isinstance(taken, Contended) else (yield from _fenced(request, taken, context))

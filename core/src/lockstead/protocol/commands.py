@@ -1,9 +1,9 @@
-"""What a script may ask of a store, and what a store may answer. One command is one request.
+"""The commands that a script may send to a store, and the store's answers. One command is one request.
 
-Must not know how a store does it, nor what the fields of a record mean.
+Must not know how a store performs them, or what the fields of a record mean.
 
-A store raises `StoreUnavailable` (never sent), `OutcomeUnknown` (may be applied) or `StoreRefused` (never will be)
-where it has no answer; the driver throws that into the script.
+If a store has no answer, it raises `StoreUnavailable` (never sent), `OutcomeUnknown` (may be applied) or `StoreRefused`
+(will never be applied); the driver throws the error into the script.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from lockstead.values import Name, Space
 
 @frozen
 class Snapshot:
-    """One record as the store showed it in one answer.
+    """One record as the store returned it in one answer.
 
-    incarnation changes with every grant and never comes back; revision changes with every write inside an
-    incarnation and is counted by the store. Both are opaque and compared for equality alone.
-    updated_at and store_now are seconds on the *store's* clock: when the record last changed, and the store's time
-    of this answer; None where the answer does not say. dead: the store knows that the writer no longer runs.
-    token is the number that the store itself counted, for stores that do.
+    incarnation changes with every grant and is never reused; revision changes with every write within an incarnation,
+    and the store counts it. Both are opaque, and compared only for equality.
+    updated_at and store_now are seconds on the *store's* clock: when the record last changed, and the time of this
+    answer; None if the answer does not contain them. dead: the store knows that the writer no longer runs.
+    token is the fencing token that the store itself counted; None for stores that do not count tokens.
 
-    Where a server drops what is not renewed, two more: renewed_at is the instant (the caller's boot clock) at which the
-    request was sent that renewed this record's life, if that was an earlier one than this command; lifetime is how
-    long the server keeps the record from there (seconds), if that is less than was asked.
+    Two more where the server drops expired records: renewed_at is the instant (the caller's boot clock) at which the
+    request that last renewed the record was sent, if that was an earlier request than this command; lifetime is how
+    long the server keeps the record from then on (seconds), if that is less than was requested.
     """
 
     fields: Mapping[str, str]
@@ -50,9 +50,9 @@ class Snapshot:
 
 @frozen
 class Conflict:
-    """The expectation did not hold; nothing was changed.
+    """The expected state was not found; nothing was changed.
 
-    is_queued: the key may well be free, but others asked first (`stores.port.SupportsFifoQueue`): wait for your turn.
+    is_queued: the key may be free, but earlier waiters go first (`stores.port.SupportsFifoQueue`).
     """
 
     is_queued: bool = False
@@ -67,23 +67,23 @@ class Absent:
 
 @frozen
 class Removed:
-    """The record is gone by this very command. store_now is the store's time of the answer, where it says it."""
+    """This command removed the record. store_now is the store's time of the answer, None if it is not known."""
 
     store_now: float | None = None
 
 
 @frozen
 class Listing:
-    """The records under a prefix, strongly consistent, in no promised order."""
+    """The records under a prefix, strongly consistent, in no particular order."""
 
     entries: tuple[tuple[Name, Snapshot], ...]
 
 
 @frozen
 class Paused:
-    """The pause is over. seconds is how long it was meant to be; changed: the store saw the key change.
+    """The pause has ended. seconds: its planned length; changed: the store reported a change of the key.
 
-    is_turn: the store says that the lock is free and that it is this waiter's turn, so that asking is worth a write.
+    is_turn: the store reported that the lock is free and that it is this waiter's turn, so a write is worthwhile.
     """
 
     seconds: float
@@ -97,22 +97,22 @@ A = TypeVar("A")
 
 
 class Command(Generic[A]):
-    """What a script yields; the parameter is what it is sent back."""
+    """A command that a script yields; the type parameter is that of the answer."""
 
     __slots__ = ()
 
 
 @frozen
 class Create(Command["Snapshot | Conflict"]):
-    """Write the record if there is none. lifetime: its ttl in seconds; the driver adds what people read (`expires_at`).
+    """Write the record if there is none. lifetime: its ttl in seconds; the driver adds the informational `expires_at`.
 
-    waiter_id: who wants the lock, the same text through all attempts of one acquisition; a store that keeps a queue
-    lets nobody overtake, and what is granted leaves the queue in the same step. Empty for what is not a lock.
+    waiter_id: identifies the waiter, the same text for all attempts of one acquisition; in a store with a queue no
+    waiter overtakes another, and a granted one leaves the queue in the same step. Empty for records that are no locks.
     min_retention: seconds after its last write for which a server that drops records must keep this one; each `Extend`
-    renews that; 0 is forever.
+    restarts that time; 0 means forever.
     renew_every: seconds between two renewals while the store answers; 0 if it is not known.
-    forgotten: fields to add where the store knows that it has dropped a record of this name which was never removed; a
-    store that drops none leaves them out, and so does one that drops all by its clock.
+    forgotten: fields to add if the store knows that it dropped a record of this name that was never removed. Stores
+    that drop no records, or that drop all by their clock, do not add them.
     """
 
     name: Name
@@ -126,14 +126,14 @@ class Create(Command["Snapshot | Conflict"]):
 
 @frozen
 class Read(Command["Snapshot | Absent"]):
-    """Return the record as it stands."""
+    """Read the record."""
 
     name: Name
 
 
 @frozen
 class Replace(Command["Snapshot | Conflict | Absent"]):
-    """Write a new record, of a new incarnation, if the one there has exactly this incarnation and revision.
+    """Write a new record, of a new incarnation, if the current one has exactly this incarnation and revision.
 
     waiter_id, min_retention, renew_every: as for `Create`.
     """
@@ -150,10 +150,10 @@ class Replace(Command["Snapshot | Conflict | Absent"]):
 
 @frozen
 class Extend(Command["Snapshot | Conflict | Absent"]):
-    """Merge fields into the record and renew its life, if it has this incarnation (and revision, where given).
+    """Merge fields into the record and restart its lifetime, if it has this incarnation (and revision, if given).
 
-    The incarnation stays, the revision and `updated_at` move, even if no field changes (except where the store's clock
-    is SERVER_EXPIRES: there nobody judges by them). An incarnation of None expects only that there is a record.
+    The incarnation does not change; the revision and `updated_at` do, even if no field changes (except in a store whose
+    clock is SERVER_EXPIRES, where no client judges by them). An incarnation of None expects only that a record exists.
     """
 
     name: Name
@@ -165,7 +165,7 @@ class Extend(Command["Snapshot | Conflict | Absent"]):
 
 @frozen
 class Remove(Command["Removed | Conflict | Absent"]):
-    """Delete the record if it has this incarnation (and revision, where given)."""
+    """Delete the record if it has this incarnation (and revision, if given)."""
 
     name: Name
     incarnation: str
@@ -174,7 +174,7 @@ class Remove(Command["Removed | Conflict | Absent"]):
 
 @frozen
 class List(Command[Listing]):
-    """Return every record of a space; of one key and below one part, where these are given."""
+    """List the records of a space; only those of `key` and with `part_prefix`, if given."""
 
     space: Space
     key: str | None = None
@@ -188,13 +188,12 @@ class List(Command[Listing]):
 
 @frozen
 class Pause(Command[Paused]):
-    """Come back after a time that the driver draws between the two bounds (seconds), or when the key changes.
+    """Wait for a random time between the two bounds (seconds), which the driver draws, or until the key changes.
 
-    Never performed by a store itself: see `stores.port.SupportsWatch`. waiter_id: who waits for the lock, and so wants
-    a place in the queue of a store that keeps one; empty for a reader. wake_on_change: whether a change ends it early;
-    not after an unknown outcome, where it may be our own request that changes the key, again and again. over_in:
-    whatever is drawn, come back then, plus up to `spread` at random: what was seen last can be over by that time
-    (seconds).
+    Never performed by a store: see `stores.port.SupportsWatch`. waiter_id: the waiter for the lock, which gets a place
+    in the store's queue, if it has one; empty for a caller that only reads. wake_on_change: whether a change ends the
+    pause early; false after an unknown outcome, when our own request may change the key, again and again. over_in: the
+    maximum in seconds, plus up to `spread` at random: the record that was seen last can expire then.
     """
 
     name: Name
@@ -206,7 +205,7 @@ class Pause(Command[Paused]):
     spread: float = 0.0
 
     def draw(self, dice: Callable[[], float]) -> float:
-        """Return how long to pause. dice gives a number from 0 to 1, anew each time."""
+        """Return the length of the pause in seconds. dice returns a new random number from 0 to 1 with each call."""
         drawn = self.at_least + (self.at_most - self.at_least) * dice()
         return drawn if drawn <= self.over_in else self.over_in + self.spread * dice()
 
@@ -216,7 +215,10 @@ class Pause(Command[Paused]):
 
 @frozen
 class Reply(Generic[A]):
-    """An answer with the only two instants a script ever sees, both in seconds on the caller's boot clock."""
+    """An answer, and when the command was sent and the answer received, in seconds on the caller's boot clock.
+
+    A script gets no other instants.
+    """
 
     answer: A
     sent_at: float
@@ -229,20 +231,20 @@ Script: TypeAlias = script.Script[Command[Any], Reply[Any], T]
 
 
 def ask(command: Command[A]) -> Script[Reply[A]]:
-    """Yield one command and give its reply, with the type that belongs to it."""
+    """Yield one command and return its reply, with the matching type."""
     reply: Reply[A] = yield command
     return reply
 
 
 class OutOfTime(StoreUnavailable):
-    """The driver had no time left to send this request. Never leaves the engine alone: see `acquire`."""
+    """The driver had no time left to send this request. Never raised to the user as such: see `acquire`."""
 
 
-# --- what a store says of itself ---------------------------------------------------------------------------------
+# --- traits of a store -------------------------------------------------------------------------------------------
 
 
 class StoreClock(Enum):
-    """What a store's answers tell about its own time."""
+    """Which times a store's answers contain."""
 
     ONE_CLOCK = "updated_at and store_now are readings of one clock"
     TWO_CLOCKS = "store_now comes from another clock than updated_at and is coarse: calibrate, or ask one clock twice"
@@ -251,7 +253,7 @@ class StoreClock(Enum):
 
 
 class TokenSource(Enum):
-    """Where fencing tokens come from."""
+    """The source of fencing tokens."""
 
     NATIVE = "the store counts one with every grant, in the statement that grants"
     DRAWN = "drawn from a companion record and published into the lock's record"
@@ -262,10 +264,10 @@ class TokenSource(Enum):
 class Traits:
     """What the protocol must know of a store. Durations are seconds.
 
-    clock_skew_max: the greatest error of store_now against updated_at that is tolerated. clock_resolution: the
-    resolution of store_now. ttl_recommended: a shorter ttl draws a warning. foreign: records of other implementations
-    are respected as locks; elsewhere a record without our version is refused. pace: how far two changes of one record
-    have to be apart, or the second may be turned away with an unknown outcome.
+    clock_skew_max: the maximum tolerated error of store_now relative to updated_at. clock_resolution: the resolution of
+    store_now. ttl_recommended: a shorter ttl emits a warning. foreign: records of other implementations are respected
+    as locks; otherwise a record without our version is refused. pace: the minimum time between two changes of one
+    record; a change that comes sooner may be rejected with an unknown outcome.
     """
 
     scheme: str
@@ -280,4 +282,4 @@ class Traits:
 
 
 FIELDS_BYTES_MAX: Final = 8192
-"""All fields of a record together, keys included, in UTF-8 bytes (the limit of GCS metadata)."""
+"""Maximum size of all fields of a record together, keys included, in UTF-8 bytes (the limit of GCS metadata)."""

@@ -1,4 +1,4 @@
-"""What every protocol script is given: the lease, the store's traits, the lock's settings, earlier observations."""
+"""Arguments of all protocol scripts: the lease, and the context of store traits, lock settings and observations."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class ProtocolContext:
         return expiry.holder_deadline(sent_at, ttl, self.settings.drift)
 
     def renewed_at(self, reply: Reply[Any]) -> float:
-        """Return when the request was sent that renewed the record in an answer to a write of ours.
+        """Return when the request was sent that last renewed the record in the answer to a write of ours.
 
-        Taking a lock that is bound to a lease of the server does not renew that lease.
+        Acquiring a lock that is bound to a lease of the server does not renew that lease.
         """
         earlier: float | None = reply.answer.renewed_at
         return reply.sent_at if earlier is None else min(earlier, reply.sent_at)
@@ -74,7 +74,7 @@ class ProtocolContext:
     def retry_pause(self, name: Name, turn: int) -> Pause:
         """Return the pause before a write with an unknown outcome is repeated; turn counts from 0.
 
-        From the third on it is as long as the store's pace, which otherwise might reject all of them.
+        From turn 2 on it is at least the store's minimum write interval (`pace`); otherwise all might be rejected.
         """
         at_least = max(self.settings.backoff_min, self.traits.pace * min(turn, 2) / 2)
         return Pause(name, at_least, at_least * 2, wake_on_change=False)
@@ -82,9 +82,9 @@ class ProtocolContext:
     def waiting_pause(
         self, name: Name, waiter_id: str, at_most: float, *, wake_on_change: bool, over_in: float = inf
     ) -> Pause:
-        """Return the pause of a waiter until a record is gone or over; over_in as `over_in` returns it.
+        """Return the pause of a waiter until a record is removed or expires; over_in: the result of `over_in`.
 
-        Waiters that saw the same record come back spread over time, not faster than the store accepts writes.
+        Waiters that saw the same record wake up at different times, not faster than the store accepts writes.
         """
         at_least = self.settings.backoff_min
         spread = max(at_least, self.traits.pace)
@@ -145,9 +145,9 @@ class ProtocolContext:
     def deadline_by_look(self, look: Observation, reply: Reply[Any], seen: Snapshot, ttl: float) -> float | None:
         """Return a deadline from reads that show another process's renewal; None if they show none.
 
-        A changed revision means a renewal after the previous read was sent; but not where the record is bound to a
-        lease of the server, which may have been renewed earlier. The store's clock is used only if a write of our own
-        has calibrated it: other clocks can be set at any time.
+        A changed revision means a renewal after the previous read was sent; but not if the record is bound to a lease
+        of the server, which may have been renewed earlier. The store's clock is used only if a write of our own has
+        calibrated it: other clocks can be set at any time.
         """
         traits = self.traits
         if traits.clock is StoreClock.SERVER_EXPIRES:
@@ -177,7 +177,7 @@ def loss(lease: LeaseId, answer: Snapshot | Absent, context: ProtocolContext) ->
 
 
 def draw(key: str, salt: str, context: ProtocolContext) -> Script[Snapshot]:
-    """Write the companion record of a key and return it: a growing number, and the store's time.
+    """Write the companion record of a key and return it: it has an increasing number, and the store's time.
 
     salt makes the written value differ from the last one. The answer proves nothing about the lock.
     """
@@ -198,15 +198,15 @@ def draw(key: str, salt: str, context: ProtocolContext) -> Script[Snapshot]:
 def is_over(
     name: Name, record: Record, reply: Reply[Any], seen: Snapshot, salt: str, context: ProtocolContext
 ) -> Script[bool]:
-    """Return whether a record has expired, as judged by a contender. reply is the one that showed `seen`.
+    """Return whether a record has expired, as judged by a contender. reply is the one that contains `seen`.
 
-    Where the store's `Date` and `updated` are two clocks, `Date` is only a hint: the verdict comes from the `updated`
-    of a companion write of our own, the same clock that stamped the record.
+    If the store's `Date` and `updated` are two clocks, `Date` is only a hint: the verdict comes from the `updated` of a
+    companion write of our own, the same clock that stamped the record.
     """
     verdict = seems_over(name, record, reply, seen, context)
     if verdict is not None:
         return verdict
-    # a new value each time: a write without a change need not move `updated`
+    # a new value each time: a write without a change may not advance `updated`
     drawn = yield from draw(name.key, f"{salt}:{reply.received_at:.6f}", context)
     return drawn.updated_at is not None and _is_over_by(drawn.updated_at, record, seen, context)
 

@@ -18,14 +18,14 @@ CLOCK_SLACK: Final = 0.01
 def holder_deadline(sent_at: float, ttl: float, drift: float) -> float:
     """Return the instant from which the holder must treat the lease as lost.
 
-    sent_at and the result are seconds on the holder's boot clock; sent_at is of the last request that renewed this
-    record's life. Source: Gray and Cheriton, SOSP 1989.
+    sent_at and the result are seconds on the holder's boot clock; sent_at is when the last request that renewed this
+    record was sent. Source: Gray and Cheriton, SOSP 1989.
     """
     return sent_at + ttl * (1 - drift)
 
 
 def record_lifetime(ttl: float, lock_delay: float, drift: float) -> float:
-    """Return how long, by a contender's clock, a record must be left alone after its last change (seconds)."""
+    """Return how long, by a contender's clock, no contender may take over a record after its last change (seconds)."""
     return ttl * (1 + drift) + lock_delay
 
 
@@ -40,14 +40,14 @@ def ttl_of_lifetime(lifetime: float, lock_delay: float, drift: float) -> float:
 def expired_by_store_clock(
     store_now: float, updated_at: float, ttl: float, lock_delay: float, drift: float, clock_skew_max: float
 ) -> bool:
-    """Whether a record is over, from two readings of the store's clock(s) that err by at most `clock_skew_max`."""
+    """Return whether a record has expired, by readings of the store's clock(s) that err by at most `clock_skew_max`."""
     return store_now - updated_at > record_lifetime(ttl, lock_delay, drift) + clock_skew_max
 
 
 def expired_by_observation(
     first_received_at: float, last_sent_at: float, ttl: float, lock_delay: float, drift: float
 ) -> bool:
-    """Return whether a record is over, because one client saw the same state for longer than its lifetime.
+    """Return whether a record has expired, because one client saw the same state for longer than its lifetime.
 
     Counted from the *receipt* of the first read to the *send* of the last: the time in which it was certainly
     unchanged. Both are instants of the observer's boot clock.
@@ -58,24 +58,24 @@ def expired_by_observation(
 def left_by_store_clock(
     store_now: float, updated_at: float, ttl: float, lock_delay: float, drift: float, clock_skew_max: float
 ) -> float:
-    """Return the seconds until `expired_by_store_clock` holds, if nobody writes to the record meanwhile."""
+    """Return the seconds until `expired_by_store_clock` is true, if no client writes to the record meanwhile."""
     return record_lifetime(ttl, lock_delay, drift) + clock_skew_max - (store_now - updated_at)
 
 
 def left_by_observation(
     first_received_at: float, received_at: float, ttl: float, lock_delay: float, drift: float
 ) -> float:
-    """Return how many seconds after received_at `expired_by_observation` will hold, if the record stays unchanged."""
+    """Return how many seconds after received_at `expired_by_observation` will be true, if the record is unchanged."""
     return record_lifetime(ttl, lock_delay, drift) - (received_at - first_received_at)
 
 
 def foreign_left(store_now: float, expires_at: float) -> float:
-    """Return the seconds until `foreign_expired` holds."""
+    """Return the seconds until `foreign_expired` is true."""
     return expires_at + FOREIGN_ALLOWANCE - store_now
 
 
 def foreign_expired(store_now: float, expires_at: float) -> bool:
-    """Return whether the lock of another implementation is over: by its writer's clock, with an allowance."""
+    """Return whether the lock of another implementation has expired: by its writer's clock, with an allowance."""
     return store_now > expires_at + FOREIGN_ALLOWANCE
 
 
@@ -95,7 +95,7 @@ def ran_steadily(store_elapsed: float, at_least: float, at_most: float, drift: f
     """Return whether a store's clock can have advanced by store_elapsed between two readings without a jump.
 
     at_least and at_most bound, on our boot clock, the time between the two: from the receipt of the first to the send
-    of the second, and from the send of the first to the receipt of the second. Negative where the two overlap.
+    of the second, and from the send of the first to the receipt of the second. at_least is negative if they overlap.
     """
     fast = (1 + drift) / (1 - drift)
     lowest, highest = min(at_least / fast, at_least * fast), max(at_most / fast, at_most * fast)

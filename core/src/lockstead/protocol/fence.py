@@ -1,7 +1,7 @@
 """Drawing and verifying fencing tokens.
 
-A token counts only once it is published in the record of its incarnation, under a precondition that was read before the
-draw. "Still before my deadline" would prove nothing against a break, a reclaim or a deletion.
+A token counts only once it is published in the record of its incarnation, with a precondition on the state that was
+read before the draw. That the deadline has not passed would prove nothing after a break, a reclaim or a deletion.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def draw_token(lease: LeaseId, context: ProtocolContext, *, salt: str) -> Script
 def verify(sequencer: Sequencer, context: ProtocolContext) -> Script[bool]:
     """Return whether a sequencer names the current lease of its key: False if that is absent, expired or newer.
 
-    True at the instant of the read only.
+    The result is true only for the instant of the read.
     """
     name = Name(sequencer.key)
     reply = yield from ask(Read(name))
@@ -70,7 +70,7 @@ def verify(sequencer: Sequencer, context: ProtocolContext) -> Script[bool]:
     is_over = seems_over(name, replace(record, lock_delay=0.0), reply, seen, context)
     if is_over is not None:
         return not is_over
-    # only a `Date` shows it: a guard may lack the right for the write that would prove it
+    # only a `Date` indicates the expiry, and a guard may lack the permission for the write that would prove it
     if context.is_from_before_the_clock_was_set(name, seen):
         return True
     deadline = context.deadline_by_look(look, reply, seen, record.ttl)

@@ -1,4 +1,4 @@
-"""The keeper's step: which renewals are sent, what their answers change, and which losses are notified.
+"""The decisions of the keeper: which renewals are sent, what their answers change, and which losses are notified.
 
 Pure: no clock, thread, socket or random numbers. Time and events are arguments, and the actions are returned; the
 caller performs them outside every lock. The engine's keeper and the simulator both run this class.
@@ -20,8 +20,8 @@ from lockstead.protocol.renew import Over, Renewed
 from lockstead.protocol.schedule import RenewalSchedule
 
 DROPPED_FOR: Final = 0.2
-"""Seconds without a reference to a lease until it is abandoned: the garbage collector clears the references first, and
-only then closes the block that releases the lease."""
+"""Seconds without a reference to a lease until it is abandoned: the garbage collector first clears the references, and
+only then closes the generator whose block releases the lease."""
 
 Outcome: TypeAlias = Renewed | MemberRenewed | Over | StoreError
 """How a renewal ended."""
@@ -56,14 +56,14 @@ class SendBatch(Generic[K]):
 
 @dataclass(slots=True)
 class NotifyLoss(Generic[K]):
-    """Notify the loss, unless `Keeping.may_notify` says that it was notified before."""
+    """Notify the loss, unless `Keeping.may_notify` returns False."""
 
     kept: K
 
 
 @dataclass(slots=True)
 class ReportAbandoned(Generic[K]):
-    """Report that a lease has no references any more, so that it is left to expire."""
+    """Report that a lease is no longer referenced, so that it is left to expire."""
 
     kept: K
 
@@ -93,8 +93,8 @@ KeeperAction: TypeAlias = (
 class Keeping(Generic[K]):
     """All leases of a client that are renewed. Not safe to share between threads.
 
-    batch_max: renewals that the store takes in one request, 1 if it does not batch. An exception raised in a method, by
-    an interrupt for instance, leaves every lease either as it was or in a state that the next `round` continues from.
+    batch_max: maximum renewals in one request to the store, 1 if it does not batch. An exception raised in a method, by
+    an interrupt for instance, leaves every lease either as it was or in a state from which the next `round` continues.
     """
 
     __slots__ = ("_by_holder", "_count", "_found", "_kept", "_orphans", "_queue", "_schedule", "batch_max")
@@ -105,7 +105,7 @@ class Keeping(Generic[K]):
         self._kept: dict[int, K] = {}
         self._by_holder: dict[str, K] = {}
         self._queue: list[tuple[float, int, K]] = []
-        """A heap of due renewals that were not sent yet: the lease with least time left goes first."""
+        """A heap of due renewals that were not sent yet: the lease with the least time left is first."""
         self._orphans: dict[int, tuple[float, K]] = {}
         """Leases without references, with the instant at which each is abandoned; in this order."""
         self._found: deque[K] = deque()
@@ -131,10 +131,10 @@ class Keeping(Generic[K]):
         orphans = next(iter(self._orphans.values()), None)
         return min(self._schedule.wake_at(), float("inf") if orphans is None else orphans[0])
 
-    # --- leases come and go --------------------------------------------------------------------------------------
+    # --- adding and removing leases ------------------------------------------------------------------------------
 
     def keep(self, kept: K) -> float:
-        """Renew a lease from now on, also one that was orphaned; return the instant at which it is due."""
+        """Renew a lease from now on, even if it was orphaned; return the instant at which it is due."""
         lease_state = kept.lease_state
         self._kept[id(lease_state)] = self._by_holder[lease_state.lease.holder] = kept
         self._orphans.pop(id(lease_state), None)
@@ -148,7 +148,7 @@ class Keeping(Generic[K]):
             self._schedule.plan(lease_state)
 
     def leave(self, kept: K, now: float) -> bool:
-        """End the renewing; True if the lease was held until this instant. If its deadline has passed, it is lost."""
+        """End the renewals; return whether the lease was held until now. If its deadline has passed, it is lost."""
         lease_state = kept.lease_state
         if lease_state.state is State.HELD and not lease_state.believes(now):
             self.lose(kept, LossReason.EXPIRED)
@@ -225,7 +225,7 @@ class Keeping(Generic[K]):
                 actions.append(ReportAbandoned(kept))
 
     def _send(self, due: list[K], now: float, actions: list[KeeperAction[K]]) -> None:
-        """Have renewals sent; where the store batches, in one request with those that are due soon."""
+        """Add actions that send the due renewals; if the store batches, in one request with those that are due soon."""
         if self.batch_max == 1:
             for kept in due:
                 heapq.heappush(self._queue, (kept.lease_state.deadline, next(self._count), kept))
@@ -247,11 +247,14 @@ class Keeping(Generic[K]):
                 actions.append(SendBatch(together[first : first + self.batch_max], limit))
 
     def take_queued(self) -> K | None:
-        """Remove and return the queued lease with least time left; `sending` says whether it is still to be renewed."""
+        """Remove and return the queued lease with the least time left; None if there is none.
+
+        `sending` returns whether it must still be renewed.
+        """
         return heapq.heappop(self._queue)[2] if self._queue else None
 
     def sending(self, lease_state: LeaseState, now: float) -> bool:
-        """Note that a renewal is sent now; False if it must not be sent any more."""
+        """Note that a renewal is sent now; return False if it must no longer be sent."""
         if not lease_state.is_queued:
             return False
         if not lease_state.believes(now) or id(lease_state) in self._orphans:
@@ -295,7 +298,7 @@ class Keeping(Generic[K]):
         return not was_notified
 
     def recover(self) -> None:
-        """Repair after an exception in a round: keep every lease, and requeue renewals that may not have been sent."""
+        """Repair the state after an exception in a round: keep every lease, and plan unsent renewals again."""
         for number, kept in self._kept.items():
             lease_state = kept.lease_state
             if lease_state.is_queued:

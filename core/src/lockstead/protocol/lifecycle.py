@@ -1,8 +1,8 @@
 """The state machine of a lease in the process that holds it: a transition table, and the arithmetic of renewal rounds.
 
-The keeper, a renewal's answer, the task code and an operator all act on a lease, so its transitions are a table. LOST
-absorbs everything: a late renewal never revives a lease. Must not know threads or clocks: every instant is an argument,
-in seconds on the holder's boot clock.
+The keeper, a renewal's answer, the task code and an operator all act on a lease, so its transitions are a table. No
+event leads out of LOST: a late renewal never revives a lease. Must not know threads or clocks: every instant is an
+argument, in seconds on the holder's boot clock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class State(Enum):
     LEFT = "released, detached or left to expire"
     LOST = "may no longer be ours"
 
-    # members are singletons, and every step looks one up in the table: hashing by identity takes a tenth
+    # members are singletons, and every step looks one up in the table: hashing by identity takes a tenth of the time
     __hash__ = object.__hash__
 
 
@@ -209,7 +209,7 @@ class LeaseState:
         return False
 
     def leave(self) -> bool:
-        """End the use of the lease: no more renewals. False if it had ended before."""
+        """End the use of the lease, and so its renewals; return False if it was not held."""
         was = self.state
         return self._move(Event.LEAVE) is State.LEAVING and was is State.HELD
 

@@ -43,7 +43,7 @@ LATE_LOOKS_MAX: Final = 4
 JOINS_MAX: Final = 8
 
 MEMBERS_MAX: Final = 10_000
-"""Registrations under one lease. Each is a process that renews; a larger number is refused."""
+"""Maximum number of registrations under one lease. Each is a process that renews; a larger number is refused."""
 
 
 class _Drain(Enum):
@@ -54,7 +54,7 @@ class _Drain(Enum):
 
 @frozen
 class Attached:
-    """This process is a member. Both deadlines are instants of its boot clock; the earlier one counts."""
+    """A membership of this process. Both deadlines are instants of its boot clock; the earlier one counts."""
 
     lease: LeaseId
     registration: LeaseId
@@ -65,7 +65,7 @@ class Attached:
 
 @frozen
 class MemberRenewed:
-    """A member's renewal: either deadline is None where it did not move. closing: no more renewals of the record."""
+    """A member's renewal. record_deadline is None if it did not change. closing: the record is no longer renewed."""
 
     registration_deadline: float
     record_deadline: float | None
@@ -93,7 +93,7 @@ def attach(lease: LeaseId, nonce: str, fields: Mapping[str, str], context: Proto
             yield from remove_member(registration, context)
         raise
     if isinstance(joined, Over):
-        with suppress(StoreUnavailable, OutcomeUnknown):  # else it expires, and a drain waits for that
+        with suppress(StoreUnavailable, OutcomeUnknown):  # otherwise it expires, and a drain waits for that
             yield from remove_member(registration, context)
         return joined
     return Attached(
@@ -119,7 +119,7 @@ def _register(
                 context.note_write(name, reply, reply.answer)
                 return LeaseId(name, nonce, reply.answer.incarnation, ttl), reply
         except OutcomeUnknown:
-            # otherwise a store that reads but does not write would be asked forever, without a pause
+            # otherwise a store that answers reads but not writes would get requests forever, without a pause
             if turn == REGISTRATIONS_MAX - 1:
                 raise
         # an earlier attempt of ours took effect: its age is unknown, so it is extended
@@ -154,7 +154,7 @@ def _join(lease: LeaseId, context: ProtocolContext) -> Script[float | Over]:
         try:
             renewed = yield from renew(lease, {}, context)
         except OutcomeUnknown:
-            # where many attach at once and the store accepts one change a second, one of them renews for all
+            # if many attach at once and the store accepts one change per second, one of them renews for all
             if turn == JOINS_MAX - 1:
                 raise
             yield from ask(context.retry_pause(lease.name, turn))
@@ -215,7 +215,7 @@ def remove_member(registration: LeaseId, context: ProtocolContext, *, ours_until
 def take_back(
     lease: LeaseId, context: ProtocolContext, revision: str | None = None, *, ours_until: float = inf
 ) -> Script[bool]:
-    """Remove exactly this incarnation, at this revision if given; repeated a few times after an unknown outcome.
+    """Remove exactly this incarnation, at this revision if given; retried a few times if the store does not answer.
 
     True if we removed it. A record that is absent after an unknown outcome counts as removed by us only until
     ours_until (boot clock): later another client may have taken it over and removed it.

@@ -1,6 +1,6 @@
 """A client's observations: since when each record is unchanged, and whether the store's clocks ran steadily.
 
-The only mutable state in the protocol; it outlives an acquisition.
+The only mutable state that scripts share; it outlives an acquisition.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class Reading(NamedTuple):
 
 @dataclass(slots=True)
 class ObservationCache:
-    """What one client has seen: since when each record stands still, and whether the store's clocks can be trusted.
+    """A client's observations: since when each record is unchanged, and whether the store's clocks can be trusted.
 
-    Safe to share between threads: a state is named by incarnation and revision, so any first sight of it is true.
-    last_read: the fields that were decoded last, whether as another implementation's, and the record they say.
+    Safe to share between threads: a state is identified by incarnation and revision, so any first read of it is valid.
+    last_read: the fields that were decoded last, whether foreign records were allowed, and the decoded record.
     """
 
     looks: dict[Name, Observation] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""What a holder learns about the previous lease, and how that survives a lease that was never used.
+"""The outcome of the previous lease, for a new holder; it is passed on across leases that were never used.
 
-A client that takes over a record copies the outcome of the previous lease into its own. A holder that releases its
-lease unused leaves that for the next one, and so does a client that finds the record of such a holder.
+A client that takes over a record copies the outcome of the previous lease into its own record. A holder that releases
+its lease unused keeps it there for the next holder, and so does a client that finds the record of such a holder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NOBODY_BEFORE: Final = PreviousLease(LeaseOutcome.CLEAN)
 UNKNOWN_BEFORE: Final = PreviousLease(LeaseOutcome.UNKNOWN)
 
 FORGOTTEN: Final = {"before": previous_lease_text(UNKNOWN_BEFORE)}
-"""Fields of a new holder's record where the store dropped a record that was never released."""
+"""Fields of a new holder's record if the store dropped a record that was never released."""
 
 ENDED: Final = {"ended": "1"}
 UNUSED: Final = {"ended": "1", "unused": "1"}
@@ -27,21 +27,21 @@ ENDED_LIVES: Final = 0.001
 
 
 def previous_of(record: Record, context: ProtocolContext) -> PreviousLease:
-    """Return the previous lease that the holder of a record learns of."""
+    """Return the previous lease to report to the holder of a record."""
     if record.before is not None:
         return record.before
-    # where the server drops expired records, a holder that died leaves as little as one that released
+    # if the server drops expired records, a holder that died leaves no record, like one that released
     return UNKNOWN_BEFORE if context.traits.clock is StoreClock.SERVER_EXPIRES else NOBODY_BEFORE
 
 
 def previous_of_created(fields: Mapping[str, str], context: ProtocolContext) -> PreviousLease:
-    """Return the previous lease that the holder of a just created record learns of; saves decoding it."""
+    """Return the previous lease to report to the holder of a new record, without decoding the record."""
     is_unknown = "before" in fields or context.traits.clock is StoreClock.SERVER_EXPIRES
     return UNKNOWN_BEFORE if is_unknown else NOBODY_BEFORE
 
 
 def previous_for_next(record: Record, holder: str, context: ProtocolContext) -> PreviousLease:
-    """Return the previous lease that the next holder, `holder`, learns of when it takes over an expired record.
+    """Return the previous lease to report to `holder` when it takes over an expired record.
 
     A record of that same holder was never used: it is left from an earlier attempt of the same acquisition.
     """
@@ -58,14 +58,14 @@ def written(fields: Mapping[str, str], before: PreviousLease) -> dict[str, str]:
 
 
 def is_written(before: PreviousLease, context: ProtocolContext) -> bool:
-    """Whether a record contains this previous lease, and so must not be removed before a holder has used the lock."""
+    """Return whether a record contains this previous lease, so that it must be kept until a holder has used it."""
     if before.ending is LeaseOutcome.UNKNOWN:
         return context.traits.clock is not StoreClock.SERVER_EXPIRES
     return before.ending is not LeaseOutcome.CLEAN
 
 
 def unused(name: Name, incarnation: str, before: PreviousLease, context: ProtocolContext) -> Extend | Remove:
-    """Return the command that frees a key whose lease was unused, and keeps the outcome of the lease before."""
+    """Return the command that frees a key whose lease was unused, and keeps the outcome of the previous lease."""
     if is_written(before, context):
         return Extend(name, UNUSED, incarnation, lifetime=ENDED_LIVES)
     return Remove(name, incarnation)

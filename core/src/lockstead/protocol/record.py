@@ -1,7 +1,7 @@
 """A lock's record, and its encoding as a flat map of text, the same in every store.
 
-Must not know which store holds the map. Unknown fields are kept; a newer major version is refused; a damaged record
-is never treated as free.
+Must not know which store holds the map. Unknown fields are kept; a newer major version is refused; a damaged record is
+never treated as free.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from lockstead.values import DURATION_MAX, LeaseOutcome, Name, PreviousLease
 VERSION: Final = 1
 PID_MAX: Final = 2**31 - 1
 PROGRESS_BYTES_MAX: Final = 1000
-"""Bytes of the progress text as stored."""
+"""Maximum bytes of the progress text as stored."""
 REVOKED_BYTES_MAX: Final = 1024
-"""Bytes of the revocation (who broke a lease and why) as stored."""
+"""Maximum bytes of the revocation (who broke a lease and why) as stored."""
 BY_BYTES_MAX: Final = 200
-"""Bytes of the name in a revocation, which leaves room for the reason."""
+"""Maximum bytes of the name in a revocation, which leaves room for the reason."""
 ROOM: Final = FIELDS_BYTES_MAX - len("progressrevoked") - PROGRESS_BYTES_MAX - REVOKED_BYTES_MAX - 256
 """Bytes for the other fields of a new record.
 
-Leaves room for what is written later: the progress, a revocation, and 256 bytes that drivers and renewals add.
+The rest is for fields that are written later: the progress, a revocation, and 256 bytes that drivers and renewals add.
 """
 NAMED_MAX: Final = 200
-"""Characters of each name of the previous lease in a record."""
+"""Maximum characters of each name of the previous lease in a record."""
 _CUT: Final = "…"
 
 
@@ -102,12 +102,12 @@ class Record:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether another implementation wrote it."""
+        """Return whether another implementation wrote the record."""
         return self.ttl is None
 
     @property
     def is_ending(self) -> bool:
-        """Whether it may not be extended any more."""
+        """Return whether the record must no longer be extended."""
         return self.closing or self.ended or self.revoked is not None
 
 
@@ -162,7 +162,7 @@ def decode(name: Name, fields: Mapping[str, str], *, foreign: bool = False) -> R
     """Decode a record; StoreRefused, naming the key, if it is damaged, not ours, or of a newer major version.
 
     foreign: records without our version are locks of other implementations and respected as such. Text is cleaned and
-    numbers are bounded here: anyone who may write to the store may have written them.
+    numbers are bounded here: any client with write access to the store may have written them.
     """
     version = fields.get("v")
     if version is None:
@@ -293,9 +293,9 @@ def number(value: float) -> str:
 
 
 def with_timestamps(command: Command[Any], wall_now: float, clock: StoreClock = StoreClock.ONE_CLOCK) -> Command[Any]:
-    """Add the informational `acquired_at` and `expires_at` to a command with a lifetime.
+    """Return a command with a lifetime with the informational `acquired_at` and `expires_at` added.
 
-    No `expires_at` where the server drops expired records: renewals there write nothing, so it would become wrong.
+    No `expires_at` is added if the server drops expired records: renewals then write nothing, so it would become wrong.
 
     wall_now: seconds since the epoch on the writer's wall clock. Called by the driver just before the send, since a
     script has no wall clock. It also makes every Extend change a value.
@@ -334,7 +334,7 @@ def _granted(fields: Mapping[str, str], lifetime: float, wall_now: float, clock:
 
 
 def truncated(fields: dict[str, str]) -> dict[str, str]:
-    """Truncate long fields, the backtrace first, so that the store accepts them and what is written later."""
+    """Truncate long fields, the backtrace first, so that the store accepts the record and fields added later."""
     # a character takes at most four bytes, so most records need not be encoded to see that they fit
     if 4 * (sum(map(len, fields)) + sum(map(len, fields.values()))) <= ROOM:
         return fields

@@ -46,7 +46,7 @@ from lockstead.protocol.renew import effective_ttl
 from lockstead.values import Name, Space
 
 AUDITED_BYTES_MAX: Final = 4000
-"""Bytes of the reason in an audit entry."""
+"""Maximum bytes of the reason in an audit entry."""
 
 
 class Outcome(Enum):
@@ -59,7 +59,7 @@ class Outcome(Enum):
 
     @property
     def is_free(self) -> bool:
-        """Whether the release has freed the key."""
+        """Return whether the release freed the key."""
         return self in (Outcome.REMOVED, Outcome.ENDED)
 
 
@@ -108,10 +108,10 @@ def _after_members(
 
 
 def _remove_closed(lease: LeaseId, closed: Reply[Any], context: ProtocolContext) -> Script[Outcome]:
-    """Remove the record as it was closed, after its members have left; end it if it was revoked before.
+    """Remove the record as it was closed, after its members have left; mark it as ended if it was revoked before.
 
     An owner that did not notice its revocation completed its work, but cannot know whether a member stopped before its
-    end. A later revocation stops nobody.
+    work was done. A later revocation stops no member.
     """
     record = context.decode(lease.name, closed.answer)
     if record.revoked is not None:
@@ -130,9 +130,9 @@ def _remove_closed(lease: LeaseId, closed: Reply[Any], context: ProtocolContext)
 
 
 def give_back(lease_state: LeaseState, context: ProtocolContext, *, bound_at: float) -> Script[Outcome]:
-    """Release this process's part of a lease: a member its registration alone, an owner the lease.
+    """Release this process's part of a lease: of a member only its registration, of an owner the lease.
 
-    The lease must not be in use any more. After a loss an owner frees only a lease that was revoked or unreachable,
+    The lease must no longer be in use. After a loss an owner frees only a lease that was revoked or unreachable,
     without a lock-delay, and only before its own deadline.
     """
     lease = lease_state.lease
@@ -152,7 +152,7 @@ def give_back(lease_state: LeaseState, context: ProtocolContext, *, bound_at: fl
 
 
 def _leaves(lease_state: LeaseState, context: ProtocolContext) -> Mapping[str, str] | None:
-    """Return the fields that the record keeps after the release; None if it is removed."""
+    """Return the fields to write into the record at the release; None if it is removed."""
     if lease_state.unused:
         # the next holder learns of the lease before this one
         return (
@@ -188,9 +188,9 @@ def may_remove_after_loss(lease_state: LeaseState, now: float) -> bool:
 
 
 def _look_first(lease: LeaseId, context: ProtocolContext, bound_at: float) -> Script[Outcome | None]:
-    """Read whether the lease of a ticket exists, revoked or not; None if it does. Only then anything is written.
+    """Read whether the lease of a ticket exists, revoked or not; None if it does. Otherwise nothing may be written.
 
-    Where incarnations restart from 1, a ticket of another store would close another holder's lease.
+    In a store whose incarnations restart from 1, a ticket of another store could close another holder's lease.
     """
     longest = context.settings.backoff_min
     while True:
@@ -203,7 +203,7 @@ def _look_first(lease: LeaseId, context: ProtocolContext, bound_at: float) -> Sc
             longest = min(context.settings.backoff_max, longest * 2)
         else:
             seen = reply.answer
-            # an ended record is over, even if it was broken: a second release must not report a removal
+            # an ended lease is not ours, even if it was broken: a second release must not report a removal
             if isinstance(seen, Absent) or context.decode(lease.name, seen).ended:
                 return Outcome.NOT_OURS
             return None if loss(lease, seen, context) in (None, LossReason.REVOKED) else Outcome.NOT_OURS
@@ -262,7 +262,7 @@ class Had:
 
 
 LOOKS: Final = (1, 2, 4, 8, 16)
-"""When an abandoned acquisition is swept again: multiples of the request limit after the first sweep."""
+"""The times of later sweeps of an abandoned acquisition: multiples of the request limit, after the first sweep."""
 
 
 def sweep_pauses(request_timeout: float) -> Iterator[float]:
@@ -274,11 +274,11 @@ def sweep_pauses(request_timeout: float) -> Iterator[float]:
 
 
 def sweep(name: Name, holder: str, context: ProtocolContext, had: Had | None = None) -> Script[bool]:
-    """Remove what an acquisition that is over may have written; True if there was anything.
+    """Remove the record that an ended acquisition may have written; True if there was one.
 
     had: its lease, if it was used. A shared one may still have live members and is left alone; a lost one is marked as
     ended for the next holder. Any other record with this holder was written late and never used: it is removed, and the
-    next holder learns of the lease before it.
+    next holder gets the lease before it as the previous lease.
     """
     reply = yield from ask(Read(name))
     if isinstance(reply.answer, Absent):
@@ -344,8 +344,8 @@ def _looks_expired(record: Record, updated_at: float, store_now: float, context:
 class Broken:
     """The result of a break; neither revoked nor removed: it was revoked before, and nothing was written.
 
-    max_overlap: seconds from the answer for which the old holder may still consider itself the holder; 0 if it had
-    expired, None if unknown. record: what was broken.
+    max_overlap: seconds from the answer for which the old holder may still consider itself the holder; 0 if the lease
+    had expired, None if unknown. record: the record of the broken lease.
     """
 
     record: Record
@@ -360,11 +360,11 @@ def break_lease(
 ) -> Script[Broken | None]:
     """Break the lease under a key as an operator; None if there is none (or no longer that incarnation).
 
-    Default: end an expired lease, as a contender judges it; revoke any other, and the holder's next renewal finds out.
+    Default: end an expired lease, as a contender judges it; revoke any other, so that the holder's next renewal fails.
     There is no overlap. A lease that is revoked already is left alone: each write would extend it by another ttl.
-    now: revoke and end it at once, so that the key is free and the next holder learns the outcome; or leave a tombstone
-    for the record's lock-delay by one Replace (a Remove and a Create would leave a gap). A damaged or foreign record
-    can only be removed; a newer version is refused.
+    now: revoke and end it at once, so that the key is free and the next holder gets the outcome; with a lock-delay,
+    replace it by a tombstone for that time, with one Replace (a Remove and a Create would leave a gap). A damaged or
+    foreign record can only be removed; a newer version is refused.
     """
     reply = yield from ask(Read(name))
     seen = reply.answer
@@ -381,7 +381,7 @@ def break_lease(
         return None
     if not now:
         is_dead = yield from is_over(name, record, reply, seen, salt, context)
-        # exactly the state that was judged: a renewal or a take-over that came first makes this a conflict
+        # expects exactly the state that was judged: an earlier renewal or take-over makes this a conflict
         if is_dead and (yield from _end_record(name, seen, record, revoked, seen.revision)):
             return Broken(record, seen, False, True, 0.0)
         if not is_dead and record.revoked is not None:

@@ -1,7 +1,7 @@
 """Retries of a script that a caller waits for, while the store does not answer.
 
-The keeper repeats renewals anyway. A token, a registration or a renewal by ticket is requested once, and the caller
-fails with it: a single "too many requests" must not be enough for that.
+The keeper repeats renewals anyway. But a token, a registration or a renewal by ticket is requested only once, and the
+caller fails if that fails: a single "too many requests" must not be enough for that.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from lockstead.values import Name
 T = TypeVar("T")
 
 ATTEMPTS_MAX: Final = 8
-"""Attempts until the error is raised: about 7 s at the defaults, if each fails at once."""
+"""Maximum number of attempts: they take about 7 s with the default settings, if each fails at once."""
 
 
 def with_retries(
     hold: Callable[[], Script[T]], name: Name, context: ProtocolContext, *, until: float = inf
 ) -> Script[T]:
-    """Run a script, again while the store does not answer. until: when to stop retrying (boot clock).
+    """Run a script, and retry while the store does not answer. until: when to stop retrying (boot clock).
 
-    hold returns a new script, which must do no harm if an earlier one was carried out in part. Raises
-    StoreUnavailable or OutcomeUnknown, as the last attempt did.
+    hold returns a new script, which must do no harm if an earlier one was performed in part. Raises the last attempt's
+    StoreUnavailable or OutcomeUnknown.
     """
     settings, longest = context.settings, context.settings.backoff_min
     attempt = 1

@@ -1,7 +1,8 @@
-"""The waiters of one process: which of them asks the store for a key, and which is woken.
+"""The queue of one process's waiters: which of them sends requests for a key, and which is woken.
 
-One waiter for each key asks, in order of arrival, so a thousand waiters poll like one. Pure: no clock, thread, socket
-or random numbers. The caller wakes the waiter that a method returns. The engine and the simulator both run it.
+Only the first waiter for each key sends requests, in order of arrival, so a thousand waiters poll like one. Pure: no
+clock, thread, socket or random numbers. The caller wakes the waiter that a method returns. The engine and the simulator
+both use it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
 LOOK_AGAIN: Final = 5.0
-"""Seconds until a waiter behind others checks whether it is first: the one before it may not have woken it."""
+"""Seconds until a waiter that is not first checks whether it is first now: the previous one may not have woken it."""
 
 
 class Turn(Protocol):
@@ -22,12 +23,12 @@ class Turn(Protocol):
 
     @property
     def is_gone(self) -> bool:
-        """Whether it can never ask again: its event loop is closed."""
+        """Return whether it can never send a request again, since its event loop is closed."""
         ...
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it cannot ask now: its event loop does not run."""
+        """Return whether it cannot send a request now, since its event loop is not running."""
         ...
 
 
@@ -35,7 +36,7 @@ W = TypeVar("W", bound=Turn)
 
 
 class Turns(Generic[W]):
-    """The waiters of one client, a queue for each key, and what the first of each saw last. Not safe to share."""
+    """The waiters of one client: a queue for each key, and what its first waiter saw last. Not thread-safe."""
 
     __slots__ = ("_noted", "_queues")
 
@@ -50,14 +51,17 @@ class Turns(Generic[W]):
         return len(self._queues)
 
     def enter(self, key: str, waiter: W) -> bool:
-        """Queue; True if first. The first asks the store, the others wait until they are woken."""
+        """Add a waiter to the queue; return whether it is first.
+
+        The first waiter sends requests to the store, the others wait until they are woken.
+        """
         self._queues.setdefault(key, deque()).append(waiter)
         return self.first(key) is waiter
 
     def first(self, key: str) -> W | None:
-        """Return the first that can ask, and forget those that never will.
+        """Return the first waiter that can send requests, and drop those at the front that never can again.
 
-        A waiter whose event loop does not run keeps its place, and nobody waits for it meanwhile.
+        A waiter whose event loop is not running keeps its place, but does not block those behind it.
         """
         queue = self._queues.get(key)
         while queue and (queue[0].is_over or queue[0].is_gone):
@@ -70,12 +74,12 @@ class Turns(Generic[W]):
         return None
 
     def leave(self, key: str, waiter: W) -> W | None:
-        """Leave the queue; return the waiter to wake, if it is the next one's turn."""
+        """Remove a waiter from the queue; if it was first, return the next waiter, to be woken."""
         waiter.is_over = True
         queue = self._queues.get(key)
         if queue is None:
             return None
-        # not queued: a call of `first` has dropped it already, and woke no waiter
+        # if it is not in the queue, a call of `first` dropped it already, without waking a waiter
         was_first = waiter not in queue or next(filter(partial(_asks_or_is, waiter), queue)) is waiter
         if waiter in queue:
             queue.remove(waiter)
@@ -83,21 +87,21 @@ class Turns(Generic[W]):
         return first if was_first else None
 
     def freed(self, key: str) -> W | None:
-        """The key may just have become free: return the waiter to wake."""
+        """Return the waiter to wake, since the key may just have become free."""
         self._noted.pop(key, None)
         return self.first(key)
 
     def note(self, key: str, seen: object) -> None:
-        """Keep what the first saw of the key, for those behind it, until the queue ends or the key is freed."""
+        """Store what the first waiter saw of the key, for those behind it, until the queue ends or the key is freed."""
         if key in self._queues:
             self._noted[key] = seen
 
     def is_followed(self, key: str) -> bool:
-        """Whether any waiter is behind the first."""
+        """Return whether any waiter is behind the first."""
         return len(self._queues.get(key, ())) > 1
 
     def noted(self, key: str) -> object | None:
-        """Return what was noted last; None if nothing is known."""
+        """Return the last value of `note`; None if there is none."""
         return self._noted.get(key)
 
 

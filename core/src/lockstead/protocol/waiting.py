@@ -18,7 +18,7 @@ from lockstead.values import Name
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of a read, and so of a wait. status: the record under the key, None if there is none.
+    """The result of a read or a wait. status: the record under the key, None if there is none.
 
     over_in: seconds from the answer until the record can expire.
     """
@@ -36,7 +36,7 @@ def until_free(
     tries_once: bool,
     on_wait: Callable[[RecordStatus], None],
 ) -> Script[Found]:
-    """Read until the key is free, or its record has expired. gives_up_at is on the boot clock; None waits indefinitely.
+    """Read until the key is free or its record has expired. gives_up_at is on the boot clock; None waits indefinitely.
 
     on_wait is called once, before the first pause. An unavailable store is retried; its error is raised only if it is
     still unavailable at the end. StoreRefused, for an unreadable record, ends the wait at once.
