@@ -1,4 +1,4 @@
-"""What wrappers of orchestrators share: `spec` (arguments of a lock), `messages`, `locks` (what a wrapper does to one).
+"""Code shared by the orchestrator wrappers: `spec` (a lock's arguments), `messages`, `locks` (helpers for a lock).
 
-Must not know any orchestrator. Cheap to import, since DAG files are parsed all day.
+Must not know any orchestrator. Must be cheap to import, since DAG files are parsed continuously.
 """

@@ -1,7 +1,7 @@
 # Generated from aio_acquiring.py by `make blocking`: edit that file instead.
-"""Acquiring a lock for a run of an orchestrator: try it, see its holder, judge the lease before, leave nothing behind.
+"""Acquiring a lock for a run of an orchestrator: try, inspect the holder, check the previous lease, clean up.
 
-What may not end a run, a store that does not answer, is a line in the log that the caller passes.
+Store errors that must not end a run are written to the log that the caller passes.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     Log: TypeAlias = logging.Logger | logging.LoggerAdapter[Any]
 
 ACQUISITION: Final = "acquisition"
-"""The label that tells one acquisition from all others, also from those of the same owner."""
+"""The label that distinguishes one acquisition from all others, including those of the same owner."""
 
 
 def marked(lock: Lock) -> Lock:
-    """Return a copy of a lock whose grant `take_back_granted` recognizes."""
+    """Return a copy of a lock with a new label by which `take_back_granted` recognizes its grant."""
     return labelled(lock, {ACQUISITION: secrets.token_hex(8)})
 
 
 def try_at_once(lock: Lock, log: Log) -> Lease | None:
-    """Try once; None if the lock is held, or if the store does not answer: then the caller waits."""
+    """Try once; return None if the lock is held or the store does not answer, so that the caller waits."""
     try:
         return lock.try_acquire()
     except (StoreUnavailable, OutcomeUnknown) as error:
@@ -40,16 +40,16 @@ def try_at_once(lock: Lock, log: Log) -> Lease | None:
 
 
 def look(lock: Lock, log: Log) -> LockInfo | None:
-    """Return who holds a lock; None if it is free, or that cannot be seen, whatever is in the store."""
+    """Return a lock's holder; None if the lock is free, or if reading it fails for any reason."""
     try:
         return lock.inspect()
-    except Exception as error:  # noqa: BLE001 - the acquisition itself raises what is wrong with the store
+    except Exception as error:  # noqa: BLE001 - the acquisition itself reports errors of the store
         log.info("could not see who holds %r: %s", lock.key, error)
         return None
 
 
 def token_of(lease: Lease) -> int | None:
-    """Draw the fencing token; None from a store that has none."""
+    """Draw and return the fencing token; None if the store has no tokens."""
     try:
         return (lease.sequencer()).token
     except StoreRefused:
@@ -57,7 +57,7 @@ def token_of(lease: Lease) -> int | None:
 
 
 def draw_token(lease: Lease, log: Log) -> None:
-    """Draw the fencing token, if the store has one and answers, so that `lease.token` has it."""
+    """Draw the fencing token, so that `lease.token` is set; skipped if the store has no tokens or does not answer."""
     try:
         token_of(lease)
     except StoreError as error:
@@ -65,22 +65,25 @@ def draw_token(lease: Lease, log: Log) -> None:
 
 
 def unclean_before(lock: Lock, lease: Lease, log: Log, *, own: str | None = None) -> Unclean | None:
-    """Return who left a lock unclean before this lease; None if nobody did, or it was `own`, an owner of ours.
+    """Return the holder that left a lock unclean before this lease; None if there is none, or its owner is `own`.
 
-    Asks the store which leases were broken, if it has to; if they cannot be read, it is the last holder.
+    Reads the history of broken leases if necessary; if that fails, returns the last holder.
     """
     found = last(lease.key, lease.previous_lease, own)
     if found is None:
         return None
     try:
         return origin(found, lease.previous_lease, lock.history())
-    except Exception as error:  # noqa: BLE001 - the lock is ours, and what others wrote does not take it away
+    except Exception as error:  # noqa: BLE001 - an unreadable history must not cost us the lock that we hold
         log.warning("could not read who broke %r before: %s", lock.key, error)
         return found
 
 
 def give_back(lease: Lease, log: Log, *, unused: bool = True) -> None:
-    """Release a lease. unused: nobody worked under it, so the next holder is told of the same previous lease."""
+    """Release a lease; a store error is logged.
+
+    unused: no work was done under it, so the next holder gets the same previous lease as this one.
+    """
     try:
         lease.release(unused=unused)
     except StoreError as error:
@@ -88,10 +91,10 @@ def give_back(lease: Lease, log: Log, *, unused: bool = True) -> None:
 
 
 def take_back_granted(lock: Lock, log: Log) -> None:
-    """Release, as unused, what an interrupted acquisition of a `marked` lock was granted, if it was granted.
+    """Release, as unused, the lease that an interrupted acquisition of a `marked` lock was granted, if any.
 
-    The core does that in the background, and a process that was told to end may be gone before; and an interrupt may
-    fall after the core returned the lease, and before its caller had it.
+    The core does that in the background, but a process that is being stopped may end before. Also, the interrupt may
+    be raised after the core returned the lease and before the caller received it.
     """
     try:
         held = lock.inspect()

@@ -1,4 +1,4 @@
-"""What a wrapper does to a lock beyond acquiring and releasing it."""
+"""Operations of a wrapper on a lock other than acquire and release."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ L = TypeVar("L", "Lock", "AsyncLock")
 
 
 def store_of(lock: Lock | AsyncLock) -> str:
-    """Return the URL of a lock's store, without credentials. Opens the store; raises StoreRefused if it cannot."""
+    """Return the URL of a lock's store, without credentials. Opens the store; raises StoreRefused if that fails."""
     url: str = lock._open_now().store.url
     return url
 
@@ -30,9 +30,9 @@ def labelled(lock: L, labels: Mapping[str, str]) -> L:
 
 
 def take_back(lock: Lock | AsyncLock, holder: str) -> None:
-    """Release what an interrupted acquisition was granted, now and in this thread; blocks for one or two requests.
+    """Release the lease that an interrupted acquisition was granted, in this thread; blocks for one or two requests.
 
-    holder is the full name in the record. Does nothing if another holder has the lock. The next holder is told how the
-    lease before ended, as if this one had not been. Raises StoreError if the store fails: the ttl frees the key then.
+    holder is the full name in the record. Does nothing if another holder has the lock. The next holder gets the same
+    previous lease as this one. Raises StoreError if the store fails: then the ttl frees the key.
     """
     lock._open_now().sweep_once(Name(lock.key), holder, lock.settings)

@@ -1,4 +1,4 @@
-"""Sentences about a holder, as wrappers put them into logs, events and states. Each is one line."""
+"""Sentences about a lock's holder, for the logs, events and states of wrappers. Each is one line."""
 
 from __future__ import annotations
 

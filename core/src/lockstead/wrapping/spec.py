@@ -1,4 +1,4 @@
-"""Arguments that every wrapper takes for a lock, checked where the lock is declared: nothing is opened for it."""
+"""The lock arguments that all wrappers share, checked when the lock is declared, without opening a store."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ DURATIONS: Final = ("ttl", "timeout", "expected")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockSpecBase:
-    """The part of a lock's specification that does not depend on the orchestrator; a wrapper's class adds its own.
+    """The part of a lock's specification that does not depend on the orchestrator; a wrapper's subclass adds the rest.
 
-    ttl, timeout and expected are durations, and become seconds. None: what the lock's URL says, or the default; a
+    ttl, timeout and expected are durations, converted to seconds. None: the value of the lock's URL, or the default; a
     timeout of None waits indefinitely. on_unclean: what to do if the previous lease did not end cleanly. labels are
     stored with the lock and shown to waiters. Raises ValueError or TypeError with one line for invalid arguments.
     """
@@ -54,13 +54,13 @@ class LockSpecBase:
 
 
 def check_choice(name: str, given: object, known: tuple[str, ...]) -> None:
-    """Raise ValueError if an argument is none of the known texts."""
+    """Raise ValueError if an argument is not one of the known strings."""
     if given not in known:
         raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, not {given!r}")
 
 
 def check_text(name: str, given: object) -> None:
-    """Raise TypeError if an argument is not text, ValueError if it is blank; None is allowed."""
+    """Raise TypeError if an argument is not a string, ValueError if it is blank; None is allowed."""
     if given is not None and not isinstance(given, str):
         raise TypeError(f"{name} must be text, not {type(given).__name__}")
     if given is not None and not given.strip():
