@@ -1,7 +1,8 @@
-"""What the awaiting side does in its own way: its waker, requests and pauses. Its twin is `blocking`.
+"""The parts of the runtime that differ on the async side: its waker, requests and pauses.
 
-A store without an awaiting side performs in threads of the engine's own. The loop's executor would not do: its few
-threads are joined at exit, so a store that hangs would hang the interpreter, and they are the user's.
+Its counterpart is `blocking`. A store without an async side is called in threads of the engine. The event loop's
+executor is not suitable: its few threads belong to the user, and they are joined at exit, so that a store that hangs
+would hang the interpreter.
 """
 
 from __future__ import annotations
@@ -24,21 +25,24 @@ if TYPE_CHECKING:
     from lockstead.runtime.keeper import KeptLease
 
 LATE: Final = 0.05
-"""Seconds that a store may take longer than its request's limit."""
+"""Seconds by which a store may exceed a request's limit."""
 
 FIRST_LATE: Final = 0.0
-"""The instant until which a first request is never late: when the loop was stopped until then, it is still sent."""
+"""The first request counts as late only at the end of the wait (a boot-clock instant of 0 adds nothing to that).
+
+If the loop was stopped until after the end, the request is still sent.
+"""
 
 REQUEST_LATE: Final = LATE + STALLED
-"""Seconds after a request's limit from which on its loop was stopped: the loop then drops the answers that came."""
+"""Seconds after a request's limit from which its loop must have been stopped, and so dropped a reply that had come."""
 
 
 class AsyncWaker:
-    """An awaiting waiter's waker; belongs to the event loop it was made in, which may end before the waiter does.
+    """The waker of an async waiter. It belongs to the event loop that it was made in, which may close before its use.
 
-    came_late is called in a thread of the engine's when a request of the waiter's has ended there that it awaits no
-    more. What the request did, it did until then. abandoned is called with it once, in any thread, when it is rung
-    after its loop was closed.
+    came_late is called in a thread of the engine when a request that the waiter no longer awaits has ended there, so
+    that it changes nothing after the call. abandoned is called once, in any thread, with this waker as its argument,
+    when it is rung after its loop was closed.
     """
 
     __slots__ = ("_abandoned", "_awaited", "_is_rung", "_loop", "came_late", "engine", "is_over")
@@ -59,12 +63,12 @@ class AsyncWaker:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the event loop is closed, so that the waiter can never ask again."""
+        """Return whether the event loop is closed, so that the waiter can never send a request again."""
         return self._loop.is_closed()
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the event loop does not run, so that the waiter cannot ask now."""
+        """Return whether the event loop is not running, so that the waiter cannot send a request now."""
         return not self._loop.is_running()
 
     def ring(self) -> None:
@@ -72,14 +76,14 @@ class AsyncWaker:
         self._is_rung = True
         try:
             self._loop.call_soon_threadsafe(self._awaited.set)
-        except RuntimeError:  # the loop is closed, so nobody waits in it
+        except RuntimeError:  # the loop is closed, so no task waits in it
             self.is_over = True
             abandoned, self._abandoned = self._abandoned, None
             if abandoned is not None:
                 abandoned(self)
 
     async def wait(self, seconds: float) -> bool:
-        """Await up to `seconds`; True as soon as it was rung."""
+        """Await up to `seconds`; return True as soon as it is rung, False if it was not."""
         try:
             async with asyncio.timeout(seconds):
                 return await self._awaited.wait()
@@ -87,7 +91,7 @@ class AsyncWaker:
             return False
 
     def take(self) -> bool:
-        """Return whether it was rung, and silence it."""
+        """Return whether it was rung, and reset it."""
         was, self._is_rung = self._is_rung, False
         self._awaited.clear()
         return was
@@ -97,19 +101,19 @@ Waker: TypeAlias = AsyncWaker
 
 
 def new_waker(engine: Engine, came_late: Callable[[], None], abandoned: Callable[[AsyncWaker], None]) -> AsyncWaker:
-    """Make the waker of a waiter."""
+    """Return the waker of a waiter in the local queue."""
     return AsyncWaker(engine, came_late, abandoned)
 
 
 def quiet_waker(engine: Engine) -> AsyncWaker:
-    """Make the waker of who waits in no line."""
+    """Return the waker of a caller that is not in the local queue."""
     return AsyncWaker(engine)
 
 
 async def perform(command: Command[Any], store: Store, limit: float, waker: AsyncWaker) -> Any:
-    """Send one command, in a thread if the store has no awaiting side."""
+    """Send one command, in a thread if the store has no async side."""
     try:
-        # a store keeps to the limit itself, and knows whether it has sent anything: it has the first word
+        # a store applies the limit itself, and knows whether it has sent anything, so it may raise its error first
         async with asyncio.timeout(limit + LATE):
             if isinstance(store, AsyncStore):
                 return await store.aperform(command, limit)
@@ -120,14 +124,17 @@ async def perform(command: Command[Any], store: Store, limit: float, waker: Asyn
 
 
 async def settle(engine: Engine, kept: KeptLease) -> None:
-    """Await the end of a renewal of a lease that is under way."""
+    """Wait until no renewal of a lease is in flight."""
     if kept.lease_state.in_flight:
         limit = 2 * kept.lease_state.settings.request_timeout
         await in_thread(engine.calls, partial(engine.keeper.settle, kept, limit))
 
 
 def given_back(lease: HeldLease) -> None:
-    """End a lease that was given back; what awaited that may have been collected, where a lock may be held."""
+    """End a lease that was released.
+
+    The coroutine that awaited the release may be being garbage-collected, at a point where this thread holds a lock.
+    """
     if is_inside(1):
         lease._engine.keeper.hand_over(lease._end_release, lease._kept)
     else:

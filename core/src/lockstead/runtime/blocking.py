@@ -1,6 +1,6 @@
-"""What the blocking side does in its own way: requests and pauses on the caller's thread. Its twin is `awaiting`.
+"""The parts of the runtime that differ on the blocking side: requests and pauses in the caller's thread.
 
-Both have the same names, for the modules that are generated for one side from the other.
+Its counterpart is `awaiting`. Both define the same names, for the blocking modules generated from the async ones.
 """
 
 from __future__ import annotations
@@ -31,39 +31,39 @@ __all__ = [
 ]
 
 FIRST_LATE: Final = math.inf
-"""A blocking caller sends its first request at once."""
+"""The first request of a blocking caller is never late: it is sent at once."""
 
 REQUEST_LATE: Final = math.inf
-"""A blocking request has its answer, however late: nothing needs to be asked again for that."""
+"""A blocking request is never late: it gets its reply however late that comes, so it is not repeated."""
 
 
 Waker: TypeAlias = ThreadWaker
 
 
 def new_waker(
-    engine: Engine,  # noqa: ARG001 - its twin needs them
+    engine: Engine,  # noqa: ARG001 - its async counterpart needs them
     came_late: Callable[[], None],  # noqa: ARG001
     abandoned: Callable[[ThreadWaker], None],  # noqa: ARG001
 ) -> ThreadWaker:
-    """Make the waker of a waiter."""
+    """Return the waker of a waiter in the local queue."""
     return ThreadWaker()
 
 
-def quiet_waker(engine: Engine) -> ThreadWaker:  # noqa: ARG001 - its twin needs it
-    """Make the waker of a caller in no local queue."""
+def quiet_waker(engine: Engine) -> ThreadWaker:  # noqa: ARG001 - its async counterpart needs it
+    """Return the waker of a caller that is not in the local queue."""
     return ThreadWaker()
 
 
-def perform(command: Command[Any], store: Store, limit: float, waker: ThreadWaker) -> Any:  # noqa: ARG001 - its twin needs it
+def perform(command: Command[Any], store: Store, limit: float, waker: ThreadWaker) -> Any:  # noqa: ARG001 - its async counterpart needs it
     """Send one command."""
     return store.perform(command, limit)
 
 
 def settle(engine: Engine, kept: KeptLease) -> None:
-    """Wait until no renewal of a lease is under way."""
+    """Wait until no renewal of a lease is in flight."""
     engine.keeper.settle(kept, 2 * kept.lease_state.settings.request_timeout)
 
 
 def given_back(lease: HeldLease) -> None:
-    """End a lease that was given back."""
+    """End a lease that was released."""
     lease._end_release()

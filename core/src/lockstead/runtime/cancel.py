@@ -1,6 +1,6 @@
-"""How a task is interrupted when its lease is lost: by a cancellation told apart from everybody else's.
+"""Interruption of an asyncio task whose lease is lost, by a cancellation that is distinguished from other callers'.
 
-Which block is interrupted, and when, is decided by `runtime.nest`: there is never more than one cancellation of ours.
+`runtime.nest` decides which block is interrupted, and when: there is at most one cancellation of lockstead at a time.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Final
 from lockstead.runtime.nest import Block, Nest
 
 LEAVE_WITHIN: Final = 0.01
-"""Seconds that a task which found the loss by itself has to leave its block, before it is cancelled."""
+"""Seconds that a task whose own thread found the loss has to leave its block before it is cancelled."""
 
 
 class _TaskNest(Nest):
-    """The guarded blocks of one task. Its own thread alone touches it."""
+    """The guarded blocks of one task. Used only by the task's thread."""
 
     def __init__(self, task: asyncio.Task[object]) -> None:
         super().__init__()
         self.task = task
 
     def cancel(self) -> None:
-        """Cancel the task if it is the turn of one of its blocks."""
+        """Cancel the task if one of its blocks is due to be interrupted."""
         block = self.due()
         if block is not None:
             self.raised.append(block.number)
@@ -35,7 +35,7 @@ _NEST: ContextVar[_TaskNest | None] = ContextVar("lockstead_task_nest", default=
 
 
 class TaskInterrupter(Block):
-    """Interrupts one block of an asyncio task, once."""
+    """The interrupter of one block of an asyncio task. It cancels the task at most once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,10 +45,10 @@ class TaskInterrupter(Block):
         if task is None:
             raise RuntimeError("a lease can guard a block of a task only")
         self._task = task
-        # a task that is being cancelled may hold a lock while it cleans up
+        # the task may be being cancelled already, and take a lock for its clean-up
         self._cancelled_before = task.cancelling()
         around = _NEST.get()
-        # a task begins with a copy of the context of the one that made it
+        # a task starts with a copy of its creator's context, so the nest found may be another task's
         if around is None or around.task is not task:
             around = _TaskNest(task)
             _NEST.set(around)
@@ -56,7 +56,10 @@ class TaskInterrupter(Block):
         around.enter(self)
 
     def fire(self, found_in: int | None = None) -> None:
-        """Cancel the task, unless the block is over. From any thread; does not block."""
+        """Cancel the task unless the block has ended, from any thread, without blocking.
+
+        found_in: the thread that found the loss; if it is the task's, the task first gets time to leave its block.
+        """
         self.is_lost = True
         try:
             if found_in == self._thread:
@@ -64,17 +67,17 @@ class TaskInterrupter(Block):
             else:
                 self._loop.call_soon_threadsafe(self._around.cancel)
         except RuntimeError:
-            return  # the loop is closed, and the block with it
+            return  # the loop is closed, so the block has ended
 
     async def disarm(self, error: BaseException | None) -> tuple[bool, bool]:
-        """End the block; give (it was cancelled for our sake, somebody else cancelled the task too).
+        """End the block; return (it was cancelled because of the loss, another caller cancelled the task too).
 
-        Whatever cancellation is on its way for our sake falls here and not on what follows the block. Somebody
-        else's stays: it is delivered at the next await if the block ends otherwise.
+        A pending cancellation because of the loss is delivered here, not after the block. A cancellation by another
+        caller is kept: it is delivered at the next await if the block ends in another way.
         """
         was_cancelled = self.number in self._around.raised
         self._around.leave(self)
-        # a block around this one may have waited for its turn
+        # an outer block may have been waiting for its turn to be interrupted
         self._loop.call_soon(self._around.cancel)
         if not was_cancelled:
             return False, False

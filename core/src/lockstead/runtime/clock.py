@@ -1,4 +1,4 @@
-"""What time it is in this process. The only reader of clocks in the engine."""
+"""The clocks of this process. No other module of the engine reads a clock."""
 
 from __future__ import annotations
 
@@ -7,23 +7,29 @@ from typing import Final, Protocol
 
 
 class Clock(Protocol):
-    """Two clocks: one that decides, one that people read. Both in seconds."""
+    """Two clocks, in seconds: the boot clock, for decisions, and the wall clock, for timestamps that people read."""
 
     def now(self) -> float:
-        """Return the boot clock: grows with real time, in suspend too where the system can; comparable in one boot."""
+        """Return seconds on the boot clock. It also runs in suspend where the system supports that.
+
+        Its values are comparable within one boot of the machine.
+        """
         ...
 
     def wall(self) -> float:
-        """Return seconds since the epoch; may jump; decides nothing."""
+        """Return seconds since the epoch. It may jump, so no decision depends on it."""
         ...
 
 
-# Linux's monotonic clock stops in suspend, while the lease runs out: only the boot clock sees that time go by.
+# Linux's monotonic clock stops in suspend, while the lease continues to run out; the boot clock includes that time.
 _BOOT: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class SystemClock:
-    """The clocks of this machine. A guest paused by its hypervisor may not see the pause: then only tokens protect."""
+    """The clocks of this machine.
+
+    A virtual machine that its hypervisor paused may not see the pause on them: then only fencing tokens protect.
+    """
 
     __slots__ = ()
 

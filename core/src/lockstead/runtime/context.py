@@ -1,4 +1,4 @@
-"""Which lease is the current one: the innermost of this context (thread or task)."""
+"""The current lease: the innermost one of this context (thread or task)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class _Entered:
-    # a lease whose block was left without `leave`, by an exception at its first line, must not be kept alive
+    # weak: if an exception at the first line of `leave` skips the rest, the lease must not be kept alive
     lease: weakref.ref[Any]
     outer: _Entered | None
 
@@ -24,7 +24,10 @@ def enter(lease: Any) -> None:
 
 
 def leave(lease: Any) -> None:
-    """End what `enter` began, and what was entered since. A generator may leave in another context: nothing is left."""
+    """Undo `enter` of this lease, and of leases entered since.
+
+    Does nothing in another context, in which a generator may be closed.
+    """
     entered = _CURRENT.get()
     while entered is not None and entered.lease() is not lease:
         entered = entered.outer

@@ -1,7 +1,7 @@
 # Generated from aio_drive.py by `make blocking`: edit that file instead.
-"""Driver of scripts: stamps every command's send and receipt, limits it, and throws what went wrong into the script.
+"""Driver of one script: sends its commands, records when each was sent and answered, and applies the time limits.
 
-Must not know what a script is about.
+Exceptions of a request are thrown into the script. Must not know what a script is about.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ T = TypeVar("T")
 
 
 def run(script: Script[T], store: Store, clock: Clock, limits: Limits, waker: Waker) -> T:
-    """Drive a script to its end. Raises what the script raises; cancelled, it leaves the last outcome unknown.
+    """Drive a script to its end and return its result. Raises what the script raises.
 
-    A process or its event loop may be stopped beyond the end of a wait. What it saw before is old then, so the script
-    has the time to ask again.
+    If it is cancelled, the outcome of the last request is unknown. The process or its event loop may be stopped beyond
+    the end of a wait; what the script saw before is then outdated, so it gets the time for another request.
     """
     back_by = max(limits.ends(), FIRST_LATE)
     watching: Watching | None = None
@@ -58,7 +58,7 @@ def run(script: Script[T], store: Store, clock: Clock, limits: Limits, waker: Wa
         except LocksteadError:
             raise
         except Exception as error:
-            # a foreign store's unknown failure is an unknown outcome
+            # an unexpected error of a third-party store leaves the outcome unknown
             raise unknown(error) from error
         return Reply(answer, sent_at, clock.now())
 
@@ -70,7 +70,7 @@ def run(script: Script[T], store: Store, clock: Clock, limits: Limits, waker: Wa
 
 
 def wait_in_line(engine: Engine, key: str, waker: ThreadWaker, gives_up_at: float | None) -> bool:
-    """Wait for this waiter's turn to ask the store; False if the time ran out before."""
+    """Wait until this waiter is first in the local queue; return False if the time ran out before."""
     while not engine.is_closed:
         left = LOOK_AGAIN if gives_up_at is None else gives_up_at - engine.clock.now()
         if left <= 0:

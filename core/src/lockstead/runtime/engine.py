@@ -1,6 +1,6 @@
-"""What a client shares between its blocking and its awaiting side: store, keeper, observations, local queue.
+"""The engine: what the blocking and the async side of a client share: store, keeper, observations, local queue.
 
-Runs no script itself except sweeps in the keeper's worker threads. One engine per opened store and process.
+It runs no script itself except sweeps in the keeper's worker threads. There is one engine per opened store and process.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from lockstead.stores.port import Store, SupportsFifoQueue
 from lockstead.values import Name
 
 CALLS_MAX: Final = 32
-"""Concurrent requests of awaiting callers in threads, to a store without an awaiting side."""
+"""Maximum number of concurrent requests of async callers in threads, to a store without an async side."""
 
 LEAVE_AGAIN_MAX: Final = 30.0
-"""Maximum seconds until giving up a place in a store's queue is retried."""
+"""Maximum delay in seconds before a failed removal of a place in a store's queue is retried."""
 
 OWNER_NOTES_MIN: Final = 64
-"""Number of keys with a lease of this process from which on notes of dropped leases are removed."""
+"""Number of keys with an owner note above which the notes of dropped leases are removed."""
 
 LESS: Final = "less than a second"
 
@@ -59,7 +59,7 @@ def fresh_nonce() -> str:
 
 
 HOST: Final = os.uname().nodename
-"""The name of this machine; reading it takes as long as the rest of an acquisition."""
+"""The name of this machine. Read once: reading it takes as long as the rest of an acquisition."""
 
 
 def default_owner() -> str:
@@ -77,7 +77,7 @@ class OwnerNote:
     lease_state: LeaseState
 
     def holds(self, caller: object, now: float) -> bool:
-        """Whether the caller acquired it and still holds it; a lost or dropped lease may be acquired again."""
+        """Return whether the caller acquired the lease and still holds it: a lost or dropped lease does not count."""
         return self.by() is caller and self.lease_state.believes(now) and self.kept() is not None
 
 
@@ -88,7 +88,7 @@ def _living(notes: dict[str, list[OwnerNote]]) -> dict[str, list[OwnerNote]]:
 
 
 class Engine:
-    """An opened store and the keeper of all its leases. Closed by `close`, or when it is not referenced any more."""
+    """An opened store and the keeper of all its leases. Closed by `close`, or when it is no longer referenced."""
 
     def __init__(self, store: Store, emit: Listener | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         self.store = store
@@ -104,16 +104,16 @@ class Engine:
     def _renew_state(self) -> None:
         self.keeper = Keeper(self.store, self.clock, self._listener)
         self.local_queue = LocalQueue()
-        # holders that are being acquired and not kept yet; an interrupted request disappears by itself
+        # holders whose acquisition is in progress, so that no lease is kept yet; weak: a dropped request is removed
         self.pending_holders: weakref.WeakValueDictionary[str, AcquireRequest] = weakref.WeakValueDictionary()
         self.calls = Workers("lockstead-call", CALLS_MAX)
         self._lock = threading.Lock()
         self._owner_notes: dict[str, list[OwnerNote]] = {}
         self._owner_notes_max = OWNER_NOTES_MIN
-        # cache of the last settings' fields: a lock is often acquired repeatedly
+        # cache of the fields for the last settings: a lock is often acquired repeatedly
         self._owner = default_owner()
         self._drafted: tuple[Settings, str, dict[str, str]] | None = None
-        # what the finalizer closes; not the engine itself, or it would never be collected
+        # what the finalizer closes; it must not refer to the engine, which would then never be collected
         self._closing: dict[str, Any] = getattr(self, "_closing", {})
         self._closing.update(keeper=self.keeper, store=self.store, calls=self.calls)
 
@@ -169,7 +169,7 @@ class Engine:
         return encode(Record(nonce, ttl, owner=owner, host=HOST, pid=os.getpid(), where=where, labels=settings.labels))
 
     def warn_once(self, key: str, settings: Settings) -> None:
-        """Warn of settings that work but are not recommended on this store."""
+        """Emit a warning for settings that work but are not recommended on this store, once per message."""
         recommended = self.traits.ttl_recommended
         if settings.ttl < recommended:
             self._warn(key, f"ttl is {settings.ttl:g} s; at least {recommended:g} s is recommended on this store")
@@ -230,7 +230,7 @@ class Engine:
         return kept
 
     def keeps(self, holder: str) -> bool:
-        """Return whether this process keeps a lease of this holder, or is about to."""
+        """Return whether this process keeps a lease of this holder, or is acquiring one."""
         return holder in self.pending_holders or self.keeper.keeps(holder)
 
     def clean_up_abandoned(
@@ -238,8 +238,8 @@ class Engine:
     ) -> None:
         """Remove what an acquisition that ended without a lease may have written: now, and again later.
 
-        error: what ended it. One that is not a LocksteadError may come after the grant, before any caller has the lease
-        and could release it; a reclaim draws a token after the grant.
+        error: the exception that ended it. An exception that is not a LocksteadError may be raised after the grant and
+        before any caller has the lease to release it; a reclaim draws a token after the grant.
         """
         if request.has_waited:
             self.leave_queue(request.name, request.holder, settings.request_timeout)
@@ -248,7 +248,10 @@ class Engine:
             self.sweep(request.name, request.holder, settings)
 
     def leave_queue(self, name: Name, holder: str, limit: float, delay: float = 0.0) -> None:
-        """Give up a place in the store's queue, if it has one; retried until it is gone, since it blocks later ones."""
+        """Remove a holder's place from the store's queue, if the store has one.
+
+        Retried until it succeeds, since the place blocks later waiters. limit is a request's limit, in seconds.
+        """
         store = self.store
         if not isinstance(store, SupportsFifoQueue):
             return
@@ -263,7 +266,7 @@ class Engine:
         self.keeper.schedule(delay, leave)
 
     def sweep(self, name: Name, holder: str, settings: Settings, had: Had | None = None) -> None:
-        """Sweep the record of a holder whose acquisition is over; now, and again later.
+        """Sweep the record of a holder whose acquisition is over: now, and again later.
 
         A request may commit late, so more sweeps follow, each after twice the time. had: its lease, if it was used.
         """
@@ -271,7 +274,7 @@ class Engine:
 
     def _look(self, name: Name, holder: str, settings: Settings, had: Had | None, left: deque[float]) -> None:
         def look() -> None:
-            # one after the other: when the client is closed, only one more sweep runs
+            # each sweep schedules the next, so that only one more runs when the client is closed
             if left:
                 self._look(name, holder, settings, had, left)
             self.sweep_once(name, holder, settings, had)
@@ -290,7 +293,7 @@ class Engine:
     # --- bookkeeping ---------------------------------------------------------------------------------------------
 
     def not_acquired(self, name: Name, contended: Contended, waited: float, *, has_waited: bool) -> NotAcquired:
-        """Return the error of an acquisition that ended because of contention. has_waited: it was more than one try."""
+        """Return the error of an acquisition that ended because of contention. has_waited: it tried more than once."""
         record, key = contended.record, name.key
         after = f"; waited {seconds_text(waited)}" if has_waited else ""
         if record is None and contended.is_queued:
@@ -329,7 +332,7 @@ class Engine:
         key = kept.lease_state.lease.name.key
         note = OwnerNote(key, weakref.ref(_caller()), weakref.ref(kept), kept.lease_state)
         with self._lock:
-            # a dropped lease is never released, so its note is removed here, or with all others of that kind
+            # a dropped lease is never released, so its note is removed here or with the notes of all dropped leases
             others = self._owner_notes.get(key, ())
             self._owner_notes[key] = [note, *(one for one in others if one.lease_state.state is State.HELD)]
             if len(self._owner_notes) > self._owner_notes_max:
@@ -349,7 +352,7 @@ class Engine:
         self.local_queue.wake_first(key)
 
     def refuse_self_wait(self, name: Name) -> None:
-        """NotAcquired at once if this thread or task holds the key: it would wait for itself."""
+        """Raise NotAcquired if this thread or task already holds the key: it would wait for itself."""
         notes = self._owner_notes.get(name.key)
         if not notes:
             return
@@ -363,13 +366,13 @@ class Engine:
             )
 
     def refuse_if_closed(self) -> None:
-        """StoreRefused after `close`: a wait could never succeed."""
+        """Raise StoreRefused after `close`: a wait could never succeed."""
         if self.is_closed:
             raise StoreRefused("the client was closed: open another one")
 
     @holds_no_lock
     def close(self) -> None:
-        """Close the keeper and the store. Leases still held are left to expire, and waiters are refused."""
+        """Close the keeper and the store. Leases still held are left to expire; waiters get StoreRefused."""
         if is_inside(1):
             _in_a_thread(self.close)
             return
@@ -378,11 +381,11 @@ class Engine:
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called."""
+        """Return whether the engine was closed."""
         return not self._finalizer.alive
 
     def after_fork(self) -> None:
-        """Start afresh in a forked child: the parent's leases and connections are the parent's."""
+        """Start with empty state in a forked child: leases and connections belong to the parent."""
         self.keeper.forked()
         self.observations = ObservationCache()
         self._renew_state()
@@ -410,9 +413,9 @@ def _apart(close: Callable[[], None]) -> None:
 
 
 def _caller() -> Any:
-    """Return the running task, or else the thread; the object, since an identifier may be reused."""
+    """Return the running task, or else the thread: the object, since an identifier may be reused."""
     asyncio = sys.modules.get("asyncio")
-    # None outside of a loop, where current_task would raise
+    # _get_running_loop returns None outside of a loop, where current_task would raise
     loop = None if asyncio is None else asyncio._get_running_loop()
     task = None if asyncio is None or loop is None else asyncio.current_task(loop)
     return threading.current_thread() if task is None else task

@@ -1,7 +1,7 @@
-"""The keeper: one timing thread for all leases of a client, which carries out what `protocol.keeping` decides.
+"""The keeper: one timing thread for all leases of a client, which performs what `protocol.keeping` decides.
 
 The timing thread never waits for the network: renewals run in worker threads, so a store that hangs cannot delay the
-notification of a loss. Callbacks run in threads of their own, and actions are performed outside the lock.
+notification of a loss. Callbacks run in separate threads, and actions are performed outside the lock.
 """
 
 from __future__ import annotations
@@ -48,32 +48,32 @@ from lockstead.stores.port import Store, SupportsBatching
 
 WORKERS_MAX: Final = 32
 CALLBACKS_MAX: Final = 128
-"""Callbacks that may hang before another one has to wait."""
+"""Number of callbacks that may hang before another one has to wait."""
 
 LONGEST_SLEEP: Final = 1.0
-"""Seconds. A timer does not run in suspend, so the timing thread sleeps no longer."""
+"""Maximum sleep of the timing thread, in seconds: a timer does not run while the machine is suspended."""
 
 TASK_RETRY: Final = 1.0
-"""Seconds until a task is tried again for which no thread could be started."""
+"""Seconds until a task is retried for which no thread could be started."""
 
 NO_THREAD: Final = StoreUnavailable("no thread can be started for the request")
 
 BATCH_MAX: Final = 1000
-"""Renewals in one request to a store that batches."""
+"""Maximum number of renewals in one request to a store that batches."""
 
 OnLost = Callable[[], None]
 
 
 class Fires(Protocol):
-    """What interrupts a guarded block. The keeper refers to it weakly."""
+    """An interrupter of a guarded block. The keeper refers to it weakly."""
 
     def fire(self, found_in: int | None = None) -> None:
-        """Interrupt the block, from any thread; does not block. found_in: the thread that found the loss."""
+        """Interrupt the block, from any thread, without blocking. found_in: the thread that found the loss."""
         ...
 
 
 class KeptLease:
-    """A lease as the keeper sees it: its state, the progress for the next renewal, and its callbacks and guards."""
+    """A lease in the keeper: its state, the progress for the next renewal, its callbacks and guards."""
 
     __slots__ = ("__weakref__", "callbacks", "context", "found_in", "guards", "lease_state", "progress")
 
@@ -82,7 +82,7 @@ class KeptLease:
         self.context = context
         self.progress: str | None = None
         self.callbacks: list[OnLost] = []
-        """The user's callbacks: called once, in the callback threads."""
+        """The user's callbacks, each called once, in the callback threads."""
         self.guards: list[weakref.ref[Fires]] = []
         self.found_in: int | None = None
 
@@ -99,7 +99,7 @@ _Lease: TypeAlias = "_Held | KeptLease"
 
 
 class Keeper:
-    """Renews leases. Started with the first lease, ended by `close`.
+    """The renewal of a client's leases. Started with the first lease, ended by `close`.
 
     It refers to leases weakly, so a lease without other references is left to expire, even if an exception prevented
     its release.
@@ -118,10 +118,10 @@ class Keeper:
         self._workers = Workers("lockstead-renewal", WORKERS_MAX)
         self._callback_threads = Workers("lockstead-callback", CALLBACKS_MAX)
         self._give_back_threads = Workers("lockstead-give-back", WORKERS_MAX)
-        """Threads for releases that were handed over. Not the workers: a release may wait long for members."""
+        """Threads for handed-over releases. Separate from the workers: a release may wait long for members."""
         self._handed_over: deque[tuple[Callable[[], None], KeptLease | None]] = deque()
         self._leaving: dict[int, KeptLease] = {}
-        """Releases under way that were handed over: they complete even if the client is closed meanwhile."""
+        """Handed-over releases in progress: they complete even if the client is closed meanwhile."""
         self._dropped: deque[weakref.ref[KeptLease]] = deque()
         """Leases without references, as reported by the garbage collector."""
         self._sleeps_until = float("inf")
@@ -129,10 +129,10 @@ class Keeper:
 
     def _make_lock(self) -> None:
         self._lock = threading.RLock()
-        """Of everything here. Callers may be interrupted at any line of Python, so it is acquired and released in C: a
-        `threading.Condition` does both in Python, and an exception within them leaves its lock held forever."""
+        """Protects all state of the keeper. Callers may be interrupted at any line of Python, so it is acquired and
+        released in C: a `threading.Condition` does both in Python, and an exception there leaves its lock held."""
         self._changed = ThreadWaker()
-        """Wakes the timing thread, because something is due earlier than it would wake up."""
+        """Wakes the timing thread when something is due before the end of its sleep."""
         self._waiting: list[ThreadWaker] = []
         """Callers that wait for a renewal or a task to end."""
 
@@ -142,7 +142,11 @@ class Keeper:
     # --- what the facades call -----------------------------------------------------------------------------------
 
     def keep(self, kept: KeptLease) -> None:
-        """Renew this lease from now on. StoreRefused if the client was closed meanwhile: it is left to expire."""
+        """Renew this lease from now on.
+
+        Raises StoreRefused if the client was closed meanwhile, so that the lease is left to expire, and
+        StoreUnavailable if no thread can be started to renew it.
+        """
         with self._lock:
             if self._closed:
                 kept.lease_state.leave()
@@ -159,7 +163,7 @@ class Keeper:
             self._wake(self._register(kept))
 
     def _register(self, kept: KeptLease) -> float:
-        # dropping the last reference is noted in C code, which nothing interrupts
+        # C code notes that the last reference was dropped, and no exception can interrupt C code
         held = _Held(kept, self._dropped.append)
         held.lease_state = kept.lease_state
         return self._keeping.keep(held)
@@ -170,13 +174,13 @@ class Keeper:
         return held is not None and _referred(held) is not None
 
     def register(self, kept: KeptLease, joined: Attached) -> None:
-        """Note that an owner became a member too: the earlier deadline counts."""
+        """Note that the owner also became a member: the earlier deadline counts."""
         with self._lock:
             self._keeping.registered(kept.lease_state, joined, self._clock.now())
             self._wake(self._keeping.wake_at())
 
     def leave(self, kept: KeptLease, now: float) -> bool:
-        """End the use and the renewals of a lease; True if it was held until this instant."""
+        """End the use and the renewals of a lease; return whether it was held until now (boot clock)."""
         with self._lock:
             was_lost = kept.lease_state.state is State.LOST
             was_held = self._keeping.leave(kept, now)
@@ -186,10 +190,10 @@ class Keeper:
         return was_held
 
     def settle(self, kept: KeptLease, seconds: float) -> None:
-        """Wait at most `seconds` for the renewal in flight. Called when no new renewal is sent any more."""
+        """Wait at most `seconds` for the renewal in flight. Called when no new renewal will be sent."""
         lease_state = kept.lease_state
         if lease_state.in_flight:
-            # a queued renewal is not sent any more
+            # a renewal that is still queued will not be sent
             self._wait_until(lambda: lease_state.is_queued or not lease_state.in_flight, seconds)
 
     def left(self, kept: KeptLease) -> None:
@@ -198,7 +202,7 @@ class Keeper:
             kept.lease_state.left()
 
     def lose(self, kept: KeptLease, reason: LossReason, detail: str = "") -> None:
-        """Note a loss that was found elsewhere; the timing thread notifies it."""
+        """Note a loss that was found outside the keeper; the timing thread notifies it."""
         if kept.lease_state.is_notified:
             return
         with self._lock:
@@ -207,7 +211,7 @@ class Keeper:
             self._changed.ring()
 
     def on_lost(self, kept: KeptLease, callback: OnLost) -> None:
-        """Call this exactly once when the lease is lost; now if it is already lost."""
+        """Call `callback` exactly once when the lease is lost; now if the loss was notified already."""
         with self._lock:
             if not kept.lease_state.is_notified:
                 kept.callbacks.append(callback)
@@ -215,7 +219,7 @@ class Keeper:
         self._run_callback(partial(self._call, kept, callback))
 
     def guard(self, kept: KeptLease, interrupter: Fires) -> None:
-        """Fire this interrupter when the lease is lost; now if the loss was notified already."""
+        """Fire `interrupter` when the lease is lost; now if the loss was notified already."""
         with self._lock:
             if not kept.lease_state.is_notified:
                 kept.guards = [*filter(call, kept.guards), weakref.ref(interrupter)]
@@ -223,7 +227,7 @@ class Keeper:
         interrupter.fire()
 
     def unguard(self, kept: KeptLease, interrupter: Fires) -> None:
-        """Stop firing this interrupter."""
+        """Remove an interrupter that `guard` added."""
         with self._lock:
             kept.guards = [*filter(partial(ne, weakref.ref(interrupter)), kept.guards)]
 
@@ -238,22 +242,22 @@ class Keeper:
                 heapq.heappush(self._tasks, (self._clock.now() + delay, next(self._count), work))
                 self._changed.ring()
                 return
-        # no thread can be started: run it here now, or not at all
+        # no thread can be started: run the task here if it is due now, otherwise drop it
         if delay == 0:
             with suppress(Exception):
                 work()
 
     def hand_over(self, work: Callable[[], None], kept: KeptLease | None = None) -> None:
-        """Have a thread of the keeper run a clean-up. Acquires no lock: the caller may hold any.
+        """Have a thread of the keeper run a clean-up. Acquires no lock, since the caller may hold any.
 
-        kept: the lease that it releases. The only essential step runs in C, and nothing that an interrupt could break
-        follows. If the keeper's thread was not started yet, it runs with the first lease, or in `close`.
+        kept: the lease that the clean-up releases. The only essential step runs in C, and an interrupt after it does no
+        harm. If the keeper's thread was not started yet, the clean-up runs with the first lease, or in `close`.
         """
         self._handed_over.append((work, kept))
         self._changed.ring()
 
     def ensure_started(self) -> None:
-        """Start the timing thread, so that clean-ups handed over from now on run soon although no lease is kept yet."""
+        """Start the timing thread, so that clean-ups handed over from now on run soon even if no lease is kept yet."""
         with self._lock, suppress(RuntimeError):  # no thread can be started at the moment
             self._start()
 
@@ -281,13 +285,13 @@ class Keeper:
     @holds_no_lock
     def emit(self, event: LockEvent) -> None:
         """Call the listener; its exceptions are ignored."""
-        try:  # noqa: SIM105 - a context manager takes longer than all the rest of it
+        try:  # noqa: SIM105 - a context manager takes longer than the rest of this method
             self._emit_to(event)
         except Exception:  # noqa: BLE001, S110 - a listener must never harm a lease
             pass
 
     def close(self, patience: float = 1.0) -> None:
-        """Stop: leases still held are left to expire; tasks run now, and are waited for at most `patience` seconds."""
+        """Stop. Leases still held are left to expire; tasks run now, and are waited for up to `patience` seconds."""
         with self._lock:
             if self._closed:
                 return
@@ -314,7 +318,7 @@ class Keeper:
 
     def forked(self) -> None:
         """Mark every copy of the parent's leases as lost, in a forked child, where no other thread exists."""
-        # another thread may have held it at the fork
+        # another thread may have held the lock at the fork
         self._make_lock()
         self._closed = True
         for one in self._keeping:
@@ -322,7 +326,7 @@ class Keeper:
             self._keeping.may_notify(one.lease_state)
 
     def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Wait at most `seconds` until the condition holds; checked when a renewal or task ends."""
+        """Wait at most `seconds` until the condition is true; it is checked when a renewal or task ends."""
         ends_at = time.monotonic() + seconds
         while True:
             waker = ThreadWaker()
@@ -354,13 +358,13 @@ class Keeper:
             self._thread = thread
 
     def _round(self) -> float | None:
-        """Do what is due; return the seconds to sleep, None to end. Only the timing thread calls it."""
+        """Do what is due; return the seconds to sleep, None to end. Called only by the timing thread."""
         actions: list[KeeperAction[_Lease]] = []
         sleep: float | None = LONGEST_SLEEP
         try:
             with self._lock:
                 sleep = self._decide(actions)
-        except Exception as error:  # noqa: BLE001 - a keeper that dies takes every lease with it
+        except Exception as error:  # noqa: BLE001 - if the keeper died, every lease would be lost
             self._recover(error)
         for action in actions:
             # outside the lock: a callback may call the keeper
@@ -425,7 +429,7 @@ class Keeper:
             self._changed.ring()
 
     def _recover(self, error: Exception) -> None:
-        """After an exception in a round: report it, and keep every lease."""
+        """Report an exception of a round, and keep every lease."""
         with self._lock:
             self._sleeps_until = float("inf")
             self._keeping.recover()
@@ -448,7 +452,7 @@ class Keeper:
         self._renewed(kept, progress, self._ask(kept, fields))
 
     def _sent(self, one: _Lease) -> KeptLease | None:
-        """Note that a renewal is sent now, if it is still needed. Called with the lock held."""
+        """Note that a renewal is sent now; None if it is no longer needed. Called with the lock held."""
         kept = _referred(one)
         return kept if kept is not None and self._keeping.sending(kept.lease_state, self._clock.now()) else None
 
@@ -464,8 +468,8 @@ class Keeper:
     def renewal(self, kept: KeptLease) -> Script[Renewed | MemberRenewed | Over]:
         """Return the script of a renewal that the user requests; its outcome is passed to `renewed`.
 
-        It includes the pending progress. If it fails or is abandoned, the next renewal includes that; a progress that
-        the store refuses is dropped.
+        It includes the pending progress. If it fails or is abandoned, the next renewal includes the progress; progress
+        that the store refuses is dropped.
         """
         fields, progress = self._fields(kept)
         try:
@@ -478,12 +482,12 @@ class Keeper:
             raise
 
     def renewed(self, kept: KeptLease, outcome: Renewed | MemberRenewed | Over) -> None:
-        """Note the outcome of a renewal that the user requested; one of the keeper's may be in flight too."""
+        """Note the outcome of a renewal that the user requested; a renewal of the keeper may be in flight too."""
         self._renewed(kept, None, outcome, is_ours=False)
 
     def _renewed(self, kept: KeptLease, progress: str | None, outcome: Outcome, *, is_ours: bool = True) -> None:
         with self._lock:
-            # a progress that the store refused would be refused again, and the lease matters more
+            # progress that the store refused would be refused again, and would prevent the renewal of the lease
             if isinstance(outcome, StoreError) and not isinstance(outcome, StoreRefused):
                 _restore_progress(kept, progress)
             action = self._keeping.answered(kept, outcome, self._clock.now(), is_ours=is_ours)
@@ -528,7 +532,7 @@ class Keeper:
     # --- notifying -----------------------------------------------------------------------------------------------
 
     def _notify_loss(self, kept: KeptLease, *, in_callback_thread: bool = False) -> None:
-        """Notify a loss, once. in_callback_thread: call the listener there too, since this thread must not block."""
+        """Notify a loss, once. in_callback_thread: call the listener in one, since this thread must not block."""
         with self._lock:
             if not self._keeping.may_notify(kept.lease_state):
                 return
@@ -552,7 +556,7 @@ class Keeper:
             self.emit(event)
 
     def _run_callback(self, callback: Callable[[], None]) -> None:
-        # without a thread it is called here: a delay is better than no notification
+        # if no thread can be started, it is called here: a delay is better than no notification
         if not self._callback_threads.submit(callback):
             callback()
 

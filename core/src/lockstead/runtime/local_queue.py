@@ -1,7 +1,7 @@
-"""Wakers for the waiters of one process, and the thread-safe queue around `protocol.turns`.
+"""The queue of one process's waiters (a thread-safe wrapper of `protocol.turns`), and the waker of a blocking waiter.
 
-A waiter may be interrupted at any line of Python, also at the first of the call that removes it from the queue. So the
-end of its wait is noted by a plain assignment (`is_over`), which cannot be interrupted.
+A waiter may be interrupted at any line of Python, including the first line of the call that removes it from the queue.
+So the end of its wait is noted by a plain assignment (`is_over`), which cannot be interrupted.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from lockstead.protocol.turns import LOOK_AGAIN, Turn, Turns
 
 
 class Waiter(Turn, Protocol):
-    """A waiter in the queue, which can be woken."""
+    """A waiter in the queue."""
 
     def ring(self) -> None:
-        """Wake it up, from any thread."""
+        """Wake the waiter, from any thread."""
         ...
 
 
 SIGNAL_SEEN_WITHIN: Final = 0.5
-"""Seconds. A signal does not end a sleep that it precedes, be it by a microsecond, or that another thread received:
-Python runs the handler in the main thread when that wakes up."""
+"""Maximum sleep of the main thread, in seconds. A signal that arrives just before the sleep, or in another thread, does
+not end the sleep: Python runs the handler in the main thread when that wakes up."""
 
 
 class ThreadWaker:
-    """Wakes a blocking waiter: a lock that is held until it is rung. Every try has one, and few ever wait.
+    """The waker of a blocking waiter: a lock that is held until `ring` releases it. Every try has one; few ever wait.
 
-    Safe to ring from any thread; waited for by one.
+    Any thread may ring it; one thread waits for it.
     """
 
     __slots__ = ("_silence", "is_over")
@@ -44,18 +44,18 @@ class ThreadWaker:
 
     def ring(self) -> None:
         """Wake the waiter."""
-        try:  # noqa: SIM105 - a context manager takes longer, and everybody's renewals ring
+        try:  # noqa: SIM105 - a context manager takes longer, and every renewal rings
             self._silence.release()
-        except RuntimeError:  # it was rung already
+        except RuntimeError:  # it is already rung
             pass
 
     def wait(self, seconds: float) -> bool:
-        """Sleep up to `seconds`; True as soon as it was rung."""
+        """Sleep up to `seconds`; return True as soon as it is rung, False if it was not."""
         ends_at = time.monotonic() + seconds
         runs_handlers = threading.get_ident() == threading.main_thread().ident
         step = SIGNAL_SEEN_WITHIN if runs_handlers else threading.TIMEOUT_MAX
         while True:
-            # a negative time-out would be forever
+            # a negative timeout would wait forever
             left = max(0.0, ends_at - time.monotonic())
             if self._silence.acquire(timeout=min(left, step)):
                 self.ring()
@@ -64,12 +64,12 @@ class ThreadWaker:
                 return False
 
     def take(self) -> bool:
-        """Return whether it was rung, and silence it."""
+        """Return whether it was rung, and reset it."""
         return self._silence.acquire(blocking=False)
 
 
 class LocalQueue:
-    """The waiters of one client, a queue for each key, and what the first of each saw last. Safe to share."""
+    """The waiters of one client: a queue for each key, and what its first waiter saw last. Thread-safe."""
 
     __slots__ = ("_lock", "_turns")
 
@@ -78,17 +78,23 @@ class LocalQueue:
         self._turns = Turns[Waiter]()
 
     def enter(self, key: str, waiter: Waiter) -> bool:
-        """Queue; True if first. The first asks the store, the others wait until they are woken."""
+        """Add a waiter to the queue; return whether it is first.
+
+        The first waiter sends requests to the store, the others wait until they are woken.
+        """
         with self._lock:
             return self._turns.enter(key, waiter)
 
     def is_first(self, key: str, waiter: Waiter) -> bool:
-        """Return whether it is this waiter's turn to ask the store."""
+        """Return whether this waiter is the one that sends requests to the store."""
         with self._lock:
             return self._turns.first(key) is waiter
 
     def leave(self, key: str, waiter: Waiter) -> None:
-        """Leave the queue; if first, the next one is woken. A waiter that is over is skipped even without this call."""
+        """Remove a waiter from the queue; if it was first, wake the next one.
+
+        A waiter with `is_over` set is skipped even without this call.
+        """
         waiter.is_over = True
         with self._lock:
             following = self._turns.leave(key, waiter)
@@ -96,7 +102,7 @@ class LocalQueue:
             following.ring()
 
     def note(self, key: str, seen: object) -> None:
-        """Keep what the first saw of the key, for those behind it, until the queue ends or the key is freed."""
+        """Store what the first waiter saw of the key, for those behind it, until the queue ends or the key is freed."""
         with self._lock:
             self._turns.note(key, seen)
 
@@ -105,7 +111,7 @@ class LocalQueue:
         return self._turns.is_followed(key)
 
     def noted(self, key: str) -> object | None:
-        """Return what was noted last; None if nothing is known."""
+        """Return the last value of `note`; None if there is none."""
         return self._turns.noted(key)
 
     def wake_first(self, key: str) -> None:

@@ -1,4 +1,4 @@
-"""What drivers of scripts have in common: limits, wakers, how a pause ends; and the driver of many scripts at once.
+"""Time limits that all drivers of scripts share, and the driver of many scripts at once.
 
 The driver of one script is `drive`. Must not know what a script is about.
 """
@@ -23,10 +23,11 @@ from lockstead.stores.port import Store, SupportsBatching
 T = TypeVar("T")
 
 OVERTIME: Final = 0.9
-"""Seconds after the end of a wait in which its last try must be over."""
+"""Seconds after the end of a wait within which its last try must end."""
 
 STALLED: Final = 0.1
-"""Seconds by which an answer, a turn or the end of a pause has to come later than it can before a stop is blamed."""
+"""Seconds by which a reply, a turn or the end of a pause must be late before the process or its loop counts as stopped.
+"""
 
 
 def _never() -> bool:
@@ -35,10 +36,10 @@ def _never() -> bool:
 
 @frozen
 class Limits:
-    """How long a request may take (seconds), and when a whole wait ends.
+    """The time limits of a script: of each request (seconds), and of the whole wait.
 
-    gives_up_at is an instant on the boot clock, None for never. is_closed: whether the client was closed meanwhile,
-    so that nothing will ever come of the wait.
+    gives_up_at is an instant on the boot clock; None waits indefinitely. is_closed returns whether the client was
+    closed meanwhile, so that the wait can never succeed.
     """
 
     request_timeout: float
@@ -46,7 +47,10 @@ class Limits:
     is_closed: Callable[[], bool] = _never
 
     def of(self, now: float) -> float:
-        """Return the limit of a request that is sent now; OutOfTime if the wait is over."""
+        """Return the limit of a request that is sent now, in seconds.
+
+        Raises OutOfTime if the wait is over, StoreRefused if the client was closed.
+        """
         if self.is_closed():
             raise StoreRefused("the client was closed: open another one")
         if self.gives_up_at is None:
@@ -57,20 +61,20 @@ class Limits:
         return min(self.request_timeout, left)
 
     def ends(self) -> float:
-        """Return the instant until which the last request must be over."""
+        """Return the instant by which the last request must end; infinity if the wait is indefinite."""
         return math.inf if self.gives_up_at is None else self.gives_up_at + OVERTIME
 
     def resumed(self, now: float) -> Limits:
-        """Return limits of a wait that was stopped from outside until now: its last try has the time of any other."""
+        """Return the limits of a wait whose process or loop was stopped until now: its last try gets its full time."""
         gives_up_at = None if self.gives_up_at is None else max(self.gives_up_at, now)
         return Limits(self.request_timeout, gives_up_at, self.is_closed)
 
     def back_by(self, now: float) -> float:
-        """Return the instant by which a pause that begins now is over, unless the process or its loop was stopped."""
+        """Return the instant by which a pause that begins now ends, unless the process or its loop is stopped."""
         return max(self.ends(), now + STALLED)
 
     def pause(self, command: Pause, now: float) -> float:
-        """Draw how long to pause, not beyond the end of the wait."""
+        """Return a random length for a pause, in seconds, that does not exceed the end of the wait."""
         drawn = command.draw(random.random)
         if self.gives_up_at is None:
             return drawn
@@ -79,7 +83,7 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class _Talk:
-    """One script of many: what it asks next, and how it ended."""
+    """One script of many: its next command, or its result."""
 
     number: int
     script: Script[Any]
@@ -91,17 +95,17 @@ class _Talk:
             self.command = move()
         except StopIteration as stop:
             self.command, self.result = None, stop.value
-        except Exception as error:  # noqa: BLE001 - it is this script's result, and no other's
+        except Exception as error:  # noqa: BLE001 - it is the result of this script, and must not end the others
             self.command, self.result = None, error
 
 
 def run_many(
     scripts: Sequence[Script[Any]], store: SupportsBatching, clock: Clock, limit: float
 ) -> Iterator[tuple[int, Any]]:
-    """Drive many scripts side by side, each round of what they ask in one batch. limit is seconds for each batch.
+    """Drive many scripts concurrently, and send the commands of each round in one batch. limit: seconds for each batch.
 
-    Gives, as soon as a script has ended, its position and what it returned or the exception that it raised: those that
-    have more to ask keep nobody waiting. A script that wants to pause comes on with its next question at once.
+    Yields, as soon as a script has ended, its position and its return value or the exception that it raised; scripts
+    that are not finished do not delay it. A script that yields a pause continues at once.
     """
     asking = [_Talk(number, script) for number, script in enumerate(scripts)]
     for talk in asking:
@@ -129,17 +133,17 @@ def _perform_many(commands: list[Command[Any]], store: SupportsBatching, clock: 
     wall, kind = clock.wall(), cast(Store, store).traits.clock
     try:
         answers = store.perform_many([with_timestamps(command, wall, kind) for command in commands], limit)
-    except Exception as error:  # noqa: BLE001 - a foreign store's unknown failure is an unknown outcome
+    except Exception as error:  # noqa: BLE001 - an unexpected error of a third-party store leaves the outcome unknown
         return [error if isinstance(error, StoreError) else unknown(error) for _ in commands]
     if len(answers) == len(commands):
         return answers
-    # whose answer is missing nobody can tell
+    # it is unknown which command's answer is missing
     why = f"{len(commands)} commands were answered by {len(answers)} answers"
     return [OutcomeUnknown(why) for _ in commands]
 
 
 def unknown(error: Exception) -> OutcomeUnknown:
-    """Put an error that a store should not have raised into the safe side of doubt."""
+    """Return OutcomeUnknown for an error that a store must not raise: the request may have taken effect."""
     doubt = OutcomeUnknown(f"unexpected store error: {type(error).__name__}: {error}")
     doubt.__cause__ = error
     return doubt

@@ -1,6 +1,6 @@
-"""The subscription of a driven script. It is kept over all pauses, so that no change is missed between them.
+"""The subscription of a script. It is kept across all pauses, so that no change is missed between them.
 
-In a store that keeps a queue, a waiter that wants the lock subscribes to its turn.
+In a store with a queue, a waiter for the lock subscribes to its turn.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from lockstead.values import Name
 
 
 class Rings(Protocol):
-    """What a change wakes."""
+    """A waker that a change rings."""
 
     @property
     def is_gone(self) -> bool:
-        """Whether nobody waits any more, nor ever will: the event loop was closed."""
+        """Return whether no waiter can ever wait again, since its event loop is closed."""
         ...
 
     def ring(self) -> None:
@@ -26,12 +26,12 @@ class Rings(Protocol):
         ...
 
     def take(self) -> bool:
-        """Return whether it was rung, and silence it."""
+        """Return whether it was rung, and reset it."""
         ...
 
 
 class _Nobody:
-    """What a change wakes where the waiter's event loop was closed."""
+    """The waker that replaces one whose event loop was closed."""
 
     is_gone: ClassVar[bool] = False
 
@@ -44,9 +44,9 @@ class _Nobody:
 
 
 class _Changes:
-    """What was notified since the last pause. Known to the store, so it must not refer to the subscription.
+    """The changes reported since the last pause. The store refers to it, so it must not refer to the subscription.
 
-    It lets go of a waker whose loop was closed: otherwise the store would keep its task, which keeps the subscription.
+    It drops a waker whose loop was closed: otherwise the store would keep its task alive, and that the subscription.
     """
 
     __slots__ = ("has_changed", "is_free", "is_heeded", "waker")
@@ -56,7 +56,7 @@ class _Changes:
         self.has_changed = self.is_free = self.is_heeded = False
 
     def changed(self, is_free: bool) -> None:
-        """Note a change, and end a pause that heeds it."""
+        """Note a change, and end the pause if one is in progress."""
         if is_free:
             self.is_free = True
         self.has_changed = True
@@ -68,7 +68,7 @@ class _Changes:
 
 
 class Watching:
-    """The subscription of one script. Closed by `close`, or when nobody refers to it any more."""
+    """The subscription of one script. Closed by `close`, or when it is no longer referenced."""
 
     __slots__ = ("_changes", "_queue", "_store", "_subscribed", "_subscription", "_waker")
 
@@ -81,16 +81,17 @@ class Watching:
         self._subscription: Subscription | None = None
 
     def begin(self, command: Pause) -> bool:
-        """Begin a pause; True if what it waits for has happened already.
+        """Begin a pause; return True if the change that it waits for has happened already.
 
-        After a request with an unknown outcome a change does not end the pause, and the one that it made is forgotten.
+        After a request with an unknown outcome a change does not end the pause, and the change that the request itself
+        made is forgotten.
         """
         if not command.wake_on_change:
             self.close()
             return False
         self._subscribe(command.name, command.waiter_id)
         changes = self._changes
-        changes.is_heeded = True  # before the look: a change in between is seen by one of both
+        changes.is_heeded = True  # set before reading has_changed, so that a change in between is not missed
         return changes.has_changed
 
     def _subscribe(self, name: Name, waiter_id: str) -> None:
@@ -107,7 +108,7 @@ class Watching:
                 self._subscription = self._store.subscribe(name, on_change)
 
     def end(self, command: Pause, seconds: float) -> Paused:
-        """End a pause, and return what it was like."""
+        """End a pause; return its length and what ended it."""
         changes = self._changes
         changes.is_heeded = False
         changed, is_free = changes.has_changed, changes.is_free
