@@ -1,6 +1,6 @@
-"""The stores as the tests know them: one entry each. Tests that run on every store find it here, and in the registry.
+"""The inventory of stores for tests: one entry each. Tests that run on every store use it and the registry.
 
-A store that is registered and missing here fails `tests/surface/test_inventory.py`.
+A registered store that is missing here fails `tests/surface/test_inventory.py`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from lockstead.stores.url import OURS
 class Known:
     """One store.
 
-    url: of a store without key, with `{who}` before its host and `{port}` behind it where it has them. tls: what is
-    put behind it to encrypt, or the whole URL if that has another scheme. page: its page in docs/stores. extra: of the
-    core, with the module that is imported when a lock is acquired, and the distribution that brings it. place: its
-    server as `module:maker`, see `tests.servers.places`. marker: of pytest, where its tests have a target of their own.
-    tells_unclean: whether it can tell how the holder before ended.
+    url: the store's URL without key, with `{who}` before its host and `{port}` after it, if it has them. tls: the
+    suffix of the URL for encryption, or the whole URL if that has another scheme. page: its page in docs/stores. extra:
+    the core's extra; module: what is imported when a lock is acquired; package: the distribution with that module.
+    place: its server as `module:maker`, see `tests.servers.places`. marker: the pytest marker, if its tests have their
+    own make target. tells_unclean: whether it can report how the previous lease ended.
     """
 
     page: str
@@ -34,12 +34,12 @@ class Known:
 
     @property
     def takes_user(self) -> bool:
-        """Whether its URL may name a user."""
+        """Return whether its URL may have a user."""
         return "{who}" in self.url
 
     @property
     def secure(self) -> str:
-        """Its URL with encryption."""
+        """Return its URL with encryption."""
         return self.url + self.tls if self.tls.startswith("?") else self.tls
 
 
@@ -103,17 +103,17 @@ STORES: Final = {
         place="tests.servers.zookeeper:ZookeeperPlace",
     ),
 }
-"""Scheme to store; one that has several schemes stands here under one of them."""
+"""Scheme to store; a store with several schemes is here under one of them."""
 
 SERVED: Final = {scheme: known for scheme, known in STORES.items() if known.place}
-"""Those with a server of their own that the tests start."""
+"""The stores with a server that the tests start."""
 
 
 def folder(scheme: str) -> str:
-    """Return the package of the store that a scheme opens."""
+    """Return the package of a scheme's store."""
     return OURS[scheme].partition(":")[0].rpartition(".")[0]
 
 
 def known(scheme: str) -> Known:
-    """Return the store of a scheme, which may be one of several that it has."""
+    """Return the store of a scheme, which may be any of the store's schemes."""
     return next(one for other, one in STORES.items() if folder(other) == folder(scheme))

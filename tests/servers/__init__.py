@@ -1,1 +1,1 @@
-"""Real servers for the tests: each a child process on a free loopback port, with a directory of its own."""
+"""Real servers for the tests: each is a child process on a free loopback port, with its own directory."""

@@ -1,8 +1,7 @@
-"""How a test works with a real Airflow: DAG files in, runs started, states awaited, tasks marked and killed.
+"""A real Airflow for tests: put DAG files, start runs, wait for states, mark, clear and kill tasks.
 
-Must not know locks. Actions go through Airflow's own REST API, because marking and clearing mean what it makes of
-them; states are read from its tables, which is cheap and the same in all versions. Which processes there are, is in
-`airflow_parts`.
+Must not know locks. Actions use Airflow's own REST API, so that marking and clearing do what they do for users; states
+are read from its tables, which is cheap and the same in all versions. Its processes are in `airflow_parts`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tests.servers.marked import MARK, Watcher, is_alive, kill, parent_of, pids_
 from tests.servers.postgres import USER, PostgresServer
 
 PATIENCE = 300.0
-"""Seconds until a wait fails: for what never comes, not for a busy machine."""
+"""Seconds until a wait fails: long enough for a busy machine."""
 
 ENDED = frozenset({"success", "failed"})
 JOBS = {"SchedulerJob", "TriggererJob"}
@@ -43,7 +42,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A task of a run as Airflow's table has it now. pid is the process that runs its body, while there is one."""
+    """A task instance as it is in Airflow's table now. pid: the process of its body, while there is one."""
 
     task_id: str
     map_index: int
@@ -53,9 +52,9 @@ class Attempt:
 
 
 class Airflow:
-    """A scheduler with LocalExecutor, a triggerer, a DAG processor and an API server on a PostgreSQL of their own.
+    """A scheduler with LocalExecutor, a triggerer, a DAG processor and an API server, with their own PostgreSQL.
 
-    Version 2 has a web server instead of the last two. `told` are settings besides ours: {"AIRFLOW__CORE__...": ...}.
+    Version 2 has a web server instead of the last two. told: additional settings, as {"AIRFLOW__CORE__...": ...}.
     """
 
     def __init__(
@@ -76,10 +75,10 @@ class Airflow:
         self._database: psycopg.Connection[Any] | None = None
         self._asking = threading.Lock()
 
-    # --- its life -----------------------------------------------------------------------------------------------
+    # --- start and stop -----------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Start it and wait until every part says that it runs."""
+        """Start it and wait until every part reports that it runs."""
         try:
             for _ in self.starting():
                 time.sleep(0.05)
@@ -89,7 +88,7 @@ class Airflow:
         return self
 
     def starting(self) -> Iterator[None]:
-        """Start it, and give the word back wherever there is something to wait for; who gives up stops it."""
+        """Start it, yielding while it has to wait. A caller that gives up must call `stop`."""
         for folder in ("dags", "plugins", "logs"):
             (self.home / folder).mkdir(parents=True, exist_ok=True)
         (self.home / "webserver_config.py").write_text("AUTH_ROLE_PUBLIC = 'Admin'\nWTF_CSRF_ENABLED = False\n")
@@ -132,7 +131,7 @@ class Airflow:
         assert status == 0, f"db migrate: {(self.home / 'migrate.log').read_text(errors='replace')[-4000:]}"
 
     def stop(self) -> None:
-        """End it and all that it started. Nothing in it needs good order, so nothing is waited for."""
+        """Kill it and everything that it started. No part needs a clean shutdown, so none is waited for."""
         if self._http is not None:
             self._http.close()
         if self._database is not None:
@@ -150,11 +149,11 @@ class Airflow:
         self.stop()
 
     def run(self, *words: str) -> str:
-        """Run a command of `airflow` and give what it printed."""
+        """Run an `airflow` command and return its output."""
         return self.python_of(*self.version.command(*words)[1:])
 
     def python_of(self, *words: str) -> str:
-        """Run the Python of this Airflow, in its setting (`-c`, a file, `-m`), and give what it printed."""
+        """Run this Airflow's Python (`-c`, a file, `-m`) with its environment variables, and return its output."""
         done = subprocess.run(
             [str(self.version.python), *words],
             env={**os.environ, **self.told},
@@ -171,26 +170,26 @@ class Airflow:
         return self.parts[name]
 
     def jobs(self) -> set[str]:
-        """Name the jobs that say of themselves that they run."""
+        """Return the types of the jobs whose state in the database is running."""
         return {row[0] for row in self.asked("SELECT DISTINCT job_type FROM job WHERE state = 'running'")}
 
     def pids(self) -> list[int]:
-        """Return every living process of it, orphans included."""
+        """Return the ids of all its living processes, including orphans."""
         return pids_of(self._mark)
 
     def until(self, condition: Callable[[], Any], otherwise: str, seconds: float = PATIENCE) -> Any:
-        """Wait until a condition holds and give what it gave; AssertionError with the ends of the logs."""
-        # many tests wait at once, and each look is a question to the database
+        """Wait until a condition is true and return its result; AssertionError with the ends of the logs."""
+        # many tests wait at once, and each check is a database query
         return until(condition, seconds, lambda: f"{otherwise}\n{self.said()}", pause_max=0.5)
 
     def said(self) -> str:
-        """Return the ends of what the parts said."""
+        """Return the ends of the logs of all parts."""
         return "\n".join(f"--- {part.name}\n{part.log()}" for part in self.parts.values() if part.process)
 
     # --- DAGs and runs ------------------------------------------------------------------------------------------
 
     def put(self, dag_id: str, text: str) -> None:
-        """Put a DAG file there and wait until the DAG can be run, in this very form."""
+        """Write a DAG file and wait until Airflow has parsed exactly this version."""
         before = self._parsed(dag_id)
         path = self.home / "dags" / f"{dag_id}.py"
         aside = path.with_suffix(".new")
@@ -230,14 +229,14 @@ class Airflow:
         return rows[0][0] if rows else None
 
     def finished(self, run: Run, seconds: float = PATIENCE) -> str:
-        """Wait for the end of a run and give its state."""
+        """Wait for the end of a run and return its state."""
         state: str = self.until(
             lambda: (found := self.run_state(run)) in ENDED and found, f"{run} did not end: {self.tasks(run)}", seconds
         )
         return state
 
     def tasks(self, run: Run) -> list[Attempt]:
-        """Return the tasks of a run as they stand now."""
+        """Return the current task instances of a run."""
         rows = self.asked(
             "SELECT task_id, map_index, state, try_number, pid FROM task_instance"
             " WHERE dag_id = %s AND run_id = %s ORDER BY task_id, map_index",
@@ -265,7 +264,7 @@ class Airflow:
         return reached
 
     def task_log(self, run: Run, task_id: str, *, attempt: int = 1, map_index: int = -1) -> str:
-        """Return what a task said in one attempt, as the file has it; empty while it said nothing."""
+        """Return the log of one attempt of a task, from its file; empty if there is none yet."""
         folder = self.home / "logs" / f"dag_id={run.dag_id}" / f"run_id={run.run_id}" / f"task_id={task_id}"
         if map_index >= 0:
             folder /= f"map_index={map_index}"
@@ -273,11 +272,11 @@ class Airflow:
         return path.read_text("utf-8", errors="replace") if path.exists() else ""
 
     def shown_operator(self, dag_id: str, task_id: str) -> str:
-        """Return what Airflow's pages show in place of the class of a task's operator."""
+        """Return the operator name that Airflow's UI shows for a task."""
         shown: str = self._ask("GET", f"/dags/{dag_id}/tasks/{task_id}")["operator_name"]
         return shown
 
-    # --- what people do -----------------------------------------------------------------------------------------
+    # --- user actions -------------------------------------------------------------------------------------------
 
     def mark(self, run: Run, task_id: str, state: str, map_index: int = -1) -> None:
         """Mark a task success or failed, as the button does."""
@@ -286,7 +285,7 @@ class Airflow:
             where += f"/{map_index}"
         body: dict[str, Any] = {"new_state": state}
         if not self.version.has_task_sdk:
-            # the plain form of version 2 sets a state and stops there: it ends no other task
+            # the simple endpoint of version 2 only sets a state, without ending other tasks
             where = f"/dags/{run.dag_id}/updateTaskInstancesState"
             body |= {
                 "task_id": task_id,
@@ -306,7 +305,7 @@ class Airflow:
     def clear(
         self, run: Run, tasks: Iterable[str] = (), *, only_failed: bool = False, downstream: bool = False
     ) -> list[str]:
-        """Clear tasks of a run, as the button does, and name those that were cleared."""
+        """Clear tasks of a run, as the button does, and return the ids of those that were cleared."""
         body = {
             "dry_run": False,
             "dag_run_id": run.run_id,
@@ -321,7 +320,7 @@ class Airflow:
         return sorted(one["task_id"] for one in said["task_instances"])
 
     def body_of(self, run: Run, task_id: str, map_index: int = -1) -> int:
-        """Wait until a task runs and give the process of its body."""
+        """Wait until a task runs and return the process id of its body."""
         pid: int = self.until(
             lambda: (found := self.task(run, task_id, map_index)).state == "running" and found.pid,
             f"{task_id} of {run} does not run",
@@ -329,23 +328,23 @@ class Airflow:
         return pid
 
     def kill_body(self, run: Run, task_id: str, map_index: int = -1) -> int:
-        """Kill the process of a task's body (SIGKILL); its process id."""
+        """Kill the process of a task's body (SIGKILL), and return its process id."""
         pid = self.body_of(run, task_id, map_index)
         kill(pid)
         return pid
 
     def kill_supervisor(self, run: Run, task_id: str, map_index: int = -1) -> tuple[int, int]:
-        """Kill who watches over a task's body (SIGKILL): the process ids of the supervisor and of the body."""
+        """Kill the supervisor of a task (SIGKILL), and return the process ids of the supervisor and of the body."""
         pid = self.body_of(run, task_id, map_index)
         supervisor = parent_of(pid)
         kill(supervisor)
         self.until(lambda: not is_alive(supervisor), f"process {supervisor} lives on")
         return supervisor, pid
 
-    # --- how it is asked ----------------------------------------------------------------------------------------
+    # --- database and REST API ----------------------------------------------------------------------------------
 
     def asked(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Ask Airflow's database."""
+        """Run a statement in Airflow's database and return its rows."""
         with self._asking:
             if self._database is None or self._database.closed:
                 self._database = psycopg.connect(self.postgres.url("airflow"), autocommit=True)

@@ -1,7 +1,7 @@
-"""How the processes of a real Airflow are started for a test: which there are, on which ports, told what.
+"""The processes of a real Airflow for tests: their commands, ports and settings.
 
-Must not know DAGs, runs and tasks: those are `airflow`. Nothing is mocked, nothing is reached but loopback, telemetry
-is off, and whatever these processes start ends with the test, also if the test is killed.
+Must not know DAGs, runs and tasks: those are in `airflow`. Nothing is mocked, only loopback is used, telemetry is off,
+and everything that these processes start ends with the test, even if the test is killed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Version:
-    """An installed Airflow: its environment stands in build/airflow/NAME (`make airflow`)."""
+    """An installed Airflow: its virtual environment is build/airflow/NAME (`make airflow`)."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -31,7 +31,7 @@ class Version:
 
     @property
     def has_task_sdk(self) -> bool:
-        """Whether tasks run apart from the database, under a supervisor that speaks to an API server."""
+        """Return whether tasks run without database access, under a supervisor that talks to an API server."""
         return self.major >= 3
 
     def command(self, *words: str) -> list[str]:
@@ -40,7 +40,7 @@ class Version:
 
 
 def settings(version: Version, home: Path, database: str, port: int, parallelism: int) -> dict[str, str]:
-    """Return what Airflow is told: all by environment variables, so that there is no airflow.cfg to differ from."""
+    """Return the settings for Airflow: all are environment variables, so that no airflow.cfg can differ from them."""
     told = {
         "core": {
             "executor": "LocalExecutor",
@@ -86,9 +86,9 @@ def settings(version: Version, home: Path, database: str, port: int, parallelism
         "SCARF_ANALYTICS": "false",
         "DO_NOT_TRACK": "1",
         "NO_PROXY": "*",
-        # Airflow renames its processes, and the new name would overwrite the environment that MARK is found in
+        # Airflow changes its process titles, which would overwrite the environment in which MARK is found
         "SPT_NOENV": "1",
-        # Airflow's byte code stands beside it, and five processes are not to make it anew elsewhere
+        # use Airflow's byte code next to its sources: five processes must not compile it again elsewhere
         "PYTHONPYCACHEPREFIX": "",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
@@ -105,7 +105,7 @@ class Part(Server):
 
     def command(self) -> Sequence[str]:
         words = {
-            # served logs would listen on all interfaces
+            # the log server would listen on all interfaces
             "scheduler": ["scheduler", "--skip-serve-logs"],
             "triggerer": ["triggerer", "--skip-serve-logs"],
             "dag-processor": ["dag-processor"],
@@ -118,7 +118,7 @@ class Part(Server):
         return self._told
 
     def is_ready(self) -> bool:
-        """Return whether it serves; who serves nobody is seen in the table of jobs, by `airflow`."""
+        """Return whether it serves requests; parts without a port are checked by `airflow`, in the table of jobs."""
         if self.name not in ("api-server", "webserver"):
             return self.is_running
         version = "v2" if self._version.has_task_sdk else "v1"
@@ -129,7 +129,7 @@ class Part(Server):
 
 
 def parts(version: Version, directory: Path, told: Mapping[str, str], port: int) -> dict[str, Part]:
-    """Return the processes of one Airflow, none of them started."""
+    """Return the processes of one Airflow, not started."""
     names = ["scheduler", "triggerer"] + (["dag-processor", "api-server"] if version.has_task_sdk else ["webserver"])
     ports = {name: port if name in ("api-server", "webserver") else free_port() for name in names}
     return {name: Part(name, version, directory, told, ports[name]) for name in names}

@@ -1,6 +1,6 @@
-"""How a server is run for a test: started on a free loopback port, killed, paused, restarted, taken away.
+"""Base class of servers for tests: start on a free loopback port, kill, pause, restart, stop.
 
-Must not know any server. What a machine has not is a skip with its reason, and a loud failure with CI=true.
+Must not know any server. A missing program skips the test with a reason, and fails it with CI=true.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, Self
 
 READY_WITHIN = 120.0
-"""Seconds; for a broken server, not for a slow machine."""
+"""Seconds until a start fails: long enough for a slow machine."""
 
 
 def needed(program: str, *places: str) -> str:
-    """Return the path of a program; a skip where the machine has none, a failure with CI=true."""
+    """Return the path of a program; if the machine does not have it, skip the test, or fail it with CI=true."""
     path = ":".join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin", *places])
     found = shutil.which(program, path=path)
     return found or absent(f"there is no {program} on this machine")
 
 
 def absent(why: str) -> NoReturn:
-    """Skip with a reason, or fail with it where everything has to be there."""
-    # processes that a test starts import this module too, and need no pytest
+    """Skip the test with a reason, or fail it with CI=true."""
+    # imported here: processes that a test starts import this module too, without pytest
     import pytest
 
     if os.environ.get("CI") == "true":
@@ -38,31 +38,31 @@ def absent(why: str) -> NoReturn:
 
 
 def dies_with_us() -> list[str]:
-    """Return the words before a command that end it with this process, also after SIGKILL.
+    """Return a command prefix that kills the command when this process ends, even by SIGKILL.
 
-    The signal comes when the *thread* ends that started it, so only what the main thread starts has them.
+    The signal is sent when the *thread* that started the command ends, so it is used only in the main thread.
     """
     is_main = threading.current_thread() is threading.main_thread()
     return ["setpriv", "--pdeathsig", "KILL"] if is_main and shutil.which("setpriv") else []
 
 
 SHARES: Final = 8
-"""Into so many shares the ports are dealt, so that tests side by side draw from different ones."""
+"""Number of shares of the port range, so that concurrent test workers use different ports."""
 
 _GIVEN: Final[set[int]] = set()
 
 
 def free_port() -> int:
-    """Return a loopback port that nobody listens on now, and that was not given before.
+    """Return a loopback port that is free now, and that was not returned before.
 
-    Not taken from the range that outgoing connections get.
+    It is not in the range of ports for outgoing connections.
     """
     worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
     share = int(worker) % (SHARES - 1) if worker.isdigit() else SHARES - 1
     while True:
         port = 10_000 + int.from_bytes(os.urandom(2), "big") % (20_000 // SHARES) * SHARES + share
         if len(_GIVEN) > 10_000 // SHARES:
-            _GIVEN.clear()  # what was given first has long been given back
+            _GIVEN.clear()  # the first ports have not been in use for long
         if port in _GIVEN:
             continue
         with socket.socket() as probe:
@@ -75,7 +75,7 @@ def free_port() -> int:
 
 
 def answers(port: int) -> bool:
-    """Return whether somebody accepts connections on a loopback port."""
+    """Return whether a process accepts connections on a loopback port."""
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -89,10 +89,9 @@ def until(
     pause: float = 0.02,
     pause_max: float = 0.25,
 ) -> Any:
-    """Wait until a condition holds and give what it gave; AssertionError with what `otherwise` says.
+    """Wait until a condition is true and return its result; AssertionError with the text of `otherwise`.
 
-    It is looked at after `pause` seconds, and more and more seldom, up to every `pause_max`: a look may cost a server
-    something.
+    It is checked at intervals that grow from `pause` to `pause_max` seconds: a check may be a request to a server.
     """
     ends_at = time.monotonic() + seconds
     while not (found := condition()):
@@ -104,20 +103,20 @@ def until(
 
 
 def _stands_still(pid: int) -> bool:
-    """Return whether no thread of a process and of its children runs any more."""
+    """Return whether all threads of a process and its children are stopped."""
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
         states = [(one / "stat").read_text().rpartition(")")[2].split()[0] for one in threads]
         children = [int(child) for one in threads for child in (one / "children").read_text().split()]
     except OSError:
-        return False  # a thread has just ended: look again
+        return False  # a thread has just ended: check again
     return all(state in "TtZX" for state in states) and all(map(_stands_still, children))
 
 
 class Server:
-    """One server process. `start` it, then `kill`, `pause`, `resume` and `start` again as the test wants; `stop` it.
+    """One server process. After `start`, a test may `kill`, `pause`, `resume` and `start` it again; at the end `stop`.
 
-    Subclasses give `command()`, and `is_ready()` where an open port is not enough. Output goes to DIRECTORY/log.
+    Subclasses define `command()`, and `is_ready()` if an open port is not enough. The output is in DIRECTORY/log.
     """
 
     def __init__(self, directory: Path, port: int | None = None) -> None:
@@ -131,31 +130,31 @@ class Server:
         raise NotImplementedError
 
     def environment(self) -> Mapping[str, str]:
-        """Return what stands in the environment besides this process's own."""
+        """Return environment variables in addition to those of this process."""
         return {}
 
     def is_ready(self) -> bool:
-        """Return whether the server serves."""
+        """Return whether the server serves requests."""
         return answers(self.port)
 
     @property
     def address(self) -> str:
-        """`127.0.0.1:port`."""
+        """Return `127.0.0.1:port`."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def is_running(self) -> bool:
-        """Whether the process lives."""
+        """Return whether the process runs."""
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> Self:
-        """Start it and wait until it serves; on the data that it had, if it ran before."""
+        """Start it and wait until it serves requests; it keeps its data if it ran before."""
         self.launch()
         self.until(self.is_ready, "it did not come up")
         return self
 
     def launch(self) -> None:
-        """Start it and wait for nothing: it may need others to serve."""
+        """Start it without waiting: it may need other servers before it serves requests."""
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [*dies_with_us(), *self.command()],
@@ -168,7 +167,7 @@ class Server:
             )
 
     def until(self, condition: Callable[[], bool], otherwise: str, seconds: float = READY_WITHIN) -> None:
-        """Wait for a condition of a server that runs; AssertionError with the end of its log."""
+        """Wait until a condition is true while the server runs; AssertionError with the end of its log."""
         ends_at = time.monotonic() + seconds
         while not condition():
             if not self.is_running or time.monotonic() > ends_at:
@@ -176,7 +175,7 @@ class Server:
             time.sleep(0.02)
 
     def log(self) -> str:
-        """Return the end of what the server said."""
+        """Return the end of the server's output."""
         return (self.directory / "log").read_text("utf-8", errors="replace")[-3000:]
 
     def _signal(self, number: signal.Signals) -> None:
@@ -184,25 +183,25 @@ class Server:
             os.killpg(self.process.pid, number)
 
     def kill(self) -> None:
-        """End it at once, with everything it started (SIGKILL), and wait until it is gone."""
+        """Kill it and its process group (SIGKILL), and wait until it is gone."""
         self._signal(signal.SIGKILL)
         if self.process is not None:
             self.process.wait()
 
     def pause(self) -> None:
-        """Let it stand still (SIGSTOP): connections stay open, and nothing is answered from here on."""
+        """Stop it with SIGSTOP: connections stay open, and no request is answered from now on."""
         self._signal(signal.SIGSTOP)
-        # the signal is only sent: a thread that runs on another core may answer once more
+        # the signal takes effect later: a thread that runs on another core may answer once more
         process = self.process
         if process is not None:
             self.until(lambda: _stands_still(process.pid), "it does not stand still")
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Continue it (SIGCONT)."""
         self._signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """End it in good order, or at once if it does not end within 10 s. Idempotent."""
+        """End it with SIGTERM, or kill it if it does not end within 10 s. Idempotent."""
         self.resume()
         self._signal(signal.SIGTERM)
         if self.process is not None:

@@ -1,6 +1,6 @@
-"""The words of the tests that run on all stores: a place with a space of its own, clients before and behind a proxy.
+"""Fixtures of the tests that run on all stores: a server with a space of its own, clients with and without a proxy.
 
-Must not know any store. One server of each serves all tests of a worker; whatever a test did to it is put right after.
+Must not know any store. One server of each store serves all tests of a worker; a test must undo what it did to it.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ LOST_AND_CUT = (
     Fault.HALF_OPEN,
     Fault.ANSWER_LATE,
 )
-"""What may befall the request that matters, once."""
+"""The faults that tests inject, once, into the request that they are about."""
 
 QUICK: dict[str, Any] = {"request_timeout": 0.5, "backoff_min": 0.05, "backoff_max": 0.3}
 LONG_TTL: dict[str, Any] = {"ttl": 30, "renew_every": 0.7, "max_failures": 30, **QUICK}
-"""Renewed often and lost late: what is a false loss here is none of time. And who waits for itself waits too long."""
+"""Settings with frequent renewals and a late loss: no false loss is caused by slowness, and a self-wait takes long."""
 
 OUTLASTS: dict[str, Any] = {**LONG_TTL, "ttl": 150, "max_failures": 170}
-"""Not over before a server that was killed serves again, on a machine that is busy with other things, too."""
+"""Settings of a lease that outlasts the restart of a killed server, even on a busy machine."""
 
 SHORT_TTL: dict[str, Any] = {"ttl": 6, "renew_every": 1.4, "max_failures": 1, "abort_margin": 1.5, **QUICK}
-"""Over soon once nobody renews it."""
+"""Settings of a lease that expires soon without renewals."""
 
 ENOUGH = 40.0
-"""Seconds in which anything has to have come about; for a broken store, not for a slow machine."""
+"""Seconds until a wait fails: long enough for a slow machine."""
 
 WELL_BELOW_TTL = 20.0
-"""Seconds, well below LONG_TTL: who waits for itself waits longer."""
+"""Seconds, well below LONG_TTL: a client that waits for its own lease waits longer."""
 
 
 @dataclass(eq=False)
 class Told:
-    """A client with what its listener was told."""
+    """A client with the events that its listener received."""
 
     client: Client
     events: list[LockEvent] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Told:
 
 
 class Bench:
-    """One test's share of a place: a space of its own, and everything that it opens, closed at its end."""
+    """One test's part of a server: a space of its own, and everything that the test opens, closed at its end."""
 
     def __init__(self, at: Place, space: str, stack: ExitStack) -> None:
         self.place = at
@@ -75,18 +75,18 @@ class Bench:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether leases on this store have fencing tokens."""
+        """Return whether leases on this store have fencing tokens."""
         return self.client()._engine.traits.tokens is not TokenSource.NONE
 
     def proxy(self) -> Proxy:
-        """Put a proxy of its own before the server."""
+        """Start a separate proxy in front of the server."""
         return self._stack.enter_context(Proxy(self.place.ports))
 
     def url(self, proxy: Proxy | None = None) -> str:
         return self.place.url(self.space, ports=None if proxy is None else proxy.ports)
 
     def told(self, proxy: Proxy | None = None) -> Told:
-        """Open a client that listens; its first lock is behind it, so that what a store does once is done."""
+        """Open a client with a listener; it has acquired a lock before, so that one-time work of the store is done."""
         events: list[LockEvent] = []
         client = lockstead.connect(self.url(proxy), listener=events.append)
         self._stack.callback(client.close)
@@ -100,7 +100,7 @@ class Bench:
         return self.told(proxy).client
 
     def for_each(self, faults: Sequence[Fault], check: Callable[[Fault, Proxy, Told], None]) -> None:
-        """Let a check run for each fault at the same time, each with a proxy, a client and a key of its own."""
+        """Run a check for each fault concurrently, each with its own proxy, client and key."""
         errors: dict[str, BaseException] = {}
         ready = [(fault, proxy := self.proxy(), self.told(proxy)) for fault in faults]
 
@@ -122,25 +122,25 @@ class Bench:
 
 
 def renewed(lease: Lease) -> None:
-    """Wait until a renewal that is sent from now on has come back good."""
+    """Wait until a renewal that is sent from now on has succeeded."""
     now = boot_now()
     until(lambda: lease._lease_state.renewed_at > now or not lease.is_held, ENOUGH)
     assert lease.is_held, f"lost, {lease.lost_reason}"
 
 
 def held_by(client: Client, key: str) -> str | None:
-    """Return the holder that stands in the store."""
+    """Return the holder in the store's record; None if the lock is free."""
     seen = client.lock(key).inspect()
     return None if seen is None else seen.holder
 
 
 def in_background(work: Callable[[], Any]) -> Background:
-    """Do something in a thread."""
+    """Start a call in a thread."""
     return Background(work)
 
 
 class Background:
-    """A call that is under way in a thread."""
+    """A call that runs in a thread."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self._work = work
@@ -160,7 +160,7 @@ class Background:
         return not self._thread.is_alive()
 
     def result(self, seconds: float = ENOUGH) -> Any:
-        """Wait for its end; give what it gave, or raise what it raised."""
+        """Wait for the end of the call; return its result or raise its exception."""
         self._thread.join(seconds)
         assert self.is_over, "it does not end"
         if self._error is not None:
@@ -187,11 +187,11 @@ def at(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def bench(at: Place) -> Iterator[Bench]:
-    """Return the test a space of its own."""
+    """Return a bench with a new space for the test."""
     with ExitStack() as stack:
         yield Bench(at, f"t{os.getpid() % 10_000:x}n{next(_NUMBERS)}", stack)
 
 
 def elapsed_since(began: float) -> float:
-    """Return seconds."""
+    """Return the seconds since an instant of `time.monotonic`."""
     return time.monotonic() - began

@@ -1,7 +1,7 @@
-"""How a page is seen as a person sees it: headless Chromium, told what to do by the W3C's WebDriver protocol.
+"""A browser for tests: headless Chromium, controlled by the W3C's WebDriver protocol.
 
-Must not know Airflow. The protocol is HTTP and JSON, and a handful of its commands is used here, so there is no client
-library. Nothing is reached but loopback; the profile is new, and lies in the directory that the driver is given.
+Must not know Airflow. The protocol is HTTP and JSON, and only a few of its commands are used, so no client library is
+needed. Only loopback is used; the profile is new, in the directory of the driver.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import httpx
 from tests.servers.base import Server, needed
 
 PATIENCE: Final = 60.0
-"""Seconds until a page has to show what is waited for."""
+"""Seconds until a wait for a page fails."""
 
 ELEMENT: Final = "element-6066-11e4-a52e-4f735466cecf"
-"""Under this name the protocol gives an element; the standard fixes it."""
+"""The key of an element's id in replies; defined by the standard."""
 
 ENTER: Final = "\ue007"
-"""The key, in what is typed; the standard fixes it too."""
+"""The enter key in typed text; defined by the standard."""
 
 CHROMIUM: Final = (
     "--headless",
-    # it refuses to run as root with its sandbox, and it loads pages of this machine only
+    # Chromium does not run as root with its sandbox; it only loads pages of this machine
     "--no-sandbox",
     "--disable-gpu",
     "--disable-dev-shm-usage",
@@ -42,7 +42,7 @@ CHROMIUM: Final = (
 
 
 class Browser(Server):
-    """chromedriver, and one window that it opened. Every address is below `site`."""
+    """A chromedriver process with one open window. All paths are relative to `site`."""
 
     def __init__(self, directory: Path, site: str) -> None:
         super().__init__(directory)
@@ -80,7 +80,7 @@ class Browser(Server):
         self._http.close()
 
     def resize(self, width: int, height: int) -> None:
-        """Make the page so large, in pixels of the picture; a window's own size would count its frame."""
+        """Set the size of the page in pixels of the picture; the size of the window would include its frame."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         command = {"cmd": "Emulation.setDeviceMetricsOverride", "params": size}
         self._told("POST", f"{self._session}/goog/cdp/execute", command)
@@ -90,19 +90,19 @@ class Browser(Server):
         self._told("POST", f"{self._session}/url", {"url": self.site + path})
 
     def does(self, script: str, *words: Any) -> Any:
-        """Run the body of a JavaScript function in the page and give what it returned."""
+        """Run the body of a JavaScript function in the page and return its result."""
         return self._told("POST", f"{self._session}/execute/sync", {"script": script, "args": list(words)})
 
     def keeps(self, name: str, value: str) -> None:
-        """Put a word into the site's local storage, where it keeps what somebody chose; any page of it is open."""
+        """Set a value in the site's local storage, where it keeps a user's choices; a page of the site must be open."""
         self.does("localStorage.setItem(arguments[0], arguments[1])", name, value)
 
     def click(self, xpath: str) -> None:
-        """Click the first element that is there and can be clicked; waits for it."""
+        """Wait until the first matching element can be clicked, and click it."""
         self._acts(xpath, "click", {})
 
     def types(self, xpath: str, text: str) -> None:
-        """Type into the first such field; waits for it."""
+        """Wait for the first matching field, and type into it."""
         self._acts(xpath, "value", {"text": text})
 
     def shows(self, *texts: str) -> None:
@@ -115,8 +115,8 @@ class Browser(Server):
         self._until(there, f"the page does not show {texts}")
 
     def rests(self) -> None:
-        """Leave the field that was typed into, and wait until two pictures, a second apart, are the same."""
-        # a caret that blinks never rests
+        """Remove the focus, and wait until two pictures, a second apart, are the same."""
+        # a blinking caret would change every picture
         self.does("document.activeElement.blur()")
         seen = [b""]
 
@@ -128,7 +128,7 @@ class Browser(Server):
         self._until(still, "the page goes on moving")
 
     def picture(self) -> bytes:
-        """Return what the window shows, as PNG."""
+        """Return a screenshot of the window, as PNG."""
         return base64.b64decode(self._told("GET", f"{self._session}/screenshot"))
 
     def _acts(self, xpath: str, verb: str, body: Mapping[str, Any]) -> None:
@@ -160,4 +160,4 @@ class Browser(Server):
 
 
 class Refused(Exception):
-    """The driver cannot do it now: the element is not there yet, or something lies over it."""
+    """The driver cannot perform a command now: the element does not exist yet, or another one covers it."""

@@ -1,7 +1,7 @@
 """A crowd of processes that count under one lock, as a program: `python -m tests.servers.contenders URL FOLDER ...`.
 
-Each reads a number from a file, adds one and writes it back; nothing but the lock keeps two of them from reading the
-same. Who is in notes its token, so that the order of tokens is the order of holding. Tells how often each came in.
+Each reads a number from a file, adds one and writes it back; only the lock prevents two of them from reading the same
+number. Each holder records its token, so that the order of tokens is the order of holders. Each reports its count.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SETTINGS = {"ttl": 60, "backoff_min": 0.02, "backoff_max": 0.5}
 
 
 def count_under_the_lock(url: str, folder: Path, seconds: float, begin: Begin) -> int:
-    """Come in again and again, for so long from the common beginning on; give how often."""
+    """Acquire the lock repeatedly, for some seconds from the common start; return how often."""
     came_in, counter = 0, folder / "counter"
     with lockstead.connect(url, listener=_quiet) as client:
         client.lock("counter").inspect()
@@ -43,19 +43,19 @@ def count_under_the_lock(url: str, folder: Path, seconds: float, begin: Begin) -
 
 
 class Begin:
-    """A beginning that many processes have in common: when all are ready, and not before."""
+    """A barrier for many processes: all start when all are ready."""
 
     def __init__(self) -> None:
         self._readies, self._go = os.pipe(), os.pipe()
 
     def ready(self) -> None:
-        """In a child: say so, and wait for all others."""
+        """In a child: report that it is ready, and wait for all others."""
         os.write(self._readies[1], b".")
         os.close(self._go[1])
         os.read(self._go[0], 1)
 
     def wait_for(self, processes: int) -> None:
-        """In the parent: wait until so many are ready, or have died, and let them go."""
+        """In the parent: wait until that many are ready or have died, and start them."""
         os.close(self._readies[1])
         while processes > 0 and (said := os.read(self._readies[0], processes)):
             processes -= len(said)
@@ -63,7 +63,7 @@ class Begin:
 
 
 def hold_until_killed(url: str, ttl: float) -> None:
-    """Take the lock `held`, say so, and hold it."""
+    """Acquire the lock `held`, report that, and hold it."""
     with lockstead.connect(url, listener=_quiet) as client:
         client.lock("held", ttl=ttl).acquire(60)
         sys.stdout.write("held\n")
@@ -72,12 +72,12 @@ def hold_until_killed(url: str, ttl: float) -> None:
 
 
 def _quiet(_event: LockEvent) -> None:
-    """Hear nothing."""
+    """Ignore an event."""
 
 
 def _crowd(url: str, folder: Path, processes: int, seconds: float) -> int:
     with lockstead.connect(url, listener=_quiet) as client:
-        client.lock("counter").inspect()  # what is imported now, sixteen need not import
+        client.lock("counter").inspect()  # modules imported before the fork need not be imported in each child
     begin, running = Begin(), list[int]()
     for number in range(processes):
         pid = os.fork()

@@ -1,8 +1,8 @@
-"""How a test works with a real Dagster: a code server, a webserver and a daemon, driven by GraphQL.
+"""A real Dagster for tests: a code server, a webserver and a daemon, controlled by GraphQL.
 
-Must not know locks. It runs in the environment of one Dagster (`make dagster`). Nothing is reached but loopback,
-telemetry is off, and everything lies in a folder of the test. Runs are started by the code server, on its own
-machine, as Dagster's default launcher does it; whatever any of them starts ends with the test.
+Must not know locks. It runs in the environment of one Dagster (`make dagster`). Only loopback is used, telemetry is
+off, and everything is in a folder of the test. The code server starts the runs, on its own machine, as with Dagster's
+default launcher; everything that they start ends with the test.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tests.servers.marked import MARK, Watcher, pids_of
 ROOT: Final = Path(__file__).parents[2]
 
 PATIENCE: Final = 180.0
-"""Seconds until a wait fails: for what never comes, not for a busy machine."""
+"""Seconds until a wait fails: long enough for a busy machine."""
 
 ENDED: Final = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event of a run. at: seconds since 1970; said: its metadata, of an event or of a failure; error: all of it."""
+    """One event of a run. at: seconds since the epoch; said: the metadata of the event or failure; error: as JSON."""
 
     kind: str
     message: str
@@ -43,9 +43,9 @@ class Event:
 
 
 class Dagster:
-    """One instance, and what serves the definitions of one module. `settings` stand in dagster.yaml besides ours.
+    """One instance, with the servers for the definitions of one module. settings: more lines for dagster.yaml.
 
-    environment: what stands in the environment of all its processes, and so of the runs.
+    environment: additional environment variables of all its processes, and so of the runs.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Dagster:
         self._watcher: Watcher | None = None
         self._http = httpx.Client(base_url=f"http://{self.webserver.address}", timeout=60.0, trust_env=False)
 
-    # --- its life -----------------------------------------------------------------------------------------------
+    # --- start and stop -----------------------------------------------------------------------------------------
 
     def start(self) -> Self:
         """Start it and wait until it serves its definitions."""
@@ -93,7 +93,7 @@ class Dagster:
         try:
             for part in (self.code, self.webserver):
                 part.start()
-            # only now: both would make the same database
+            # started last: daemon and webserver would create the same database
             self.until(self._is_loaded, "the definitions were not loaded", READY_WITHIN)
             self.daemon.launch()
         except BaseException:
@@ -102,7 +102,7 @@ class Dagster:
         return self
 
     def stop(self) -> None:
-        """End it and all that it started. Nothing in it needs good order, so nothing is waited for."""
+        """Kill it and everything that it started. No part needs a clean shutdown, so none is waited for."""
         self._http.close()
         for part in self.parts:
             part.kill()
@@ -110,7 +110,7 @@ class Dagster:
             self._watcher.sweep()
 
     def restart_daemon(self) -> None:
-        """Start the daemon anew: it looks for backfills when it starts, and then every 30 s only."""
+        """Restart the daemon: it checks for backfills when it starts, and after that only every 30 s."""
         self.daemon.kill()
         self.daemon.launch()
 
@@ -121,11 +121,11 @@ class Dagster:
         self.stop()
 
     def pids(self) -> list[int]:
-        """Return every living process of it, orphans included."""
+        """Return the ids of all its living processes, including orphans."""
         return pids_of(self._mark)
 
     def until(self, condition: Callable[[], Any], otherwise: str | Callable[[], str], seconds: float = PATIENCE) -> Any:
-        """Wait until a condition holds and give what it gave; AssertionError with the ends of the logs."""
+        """Wait until a condition is true and return its result; AssertionError with the ends of the logs."""
 
         def failure() -> str:
             return f"{otherwise() if callable(otherwise) else otherwise}\n{self.said()}"
@@ -133,7 +133,7 @@ class Dagster:
         return until(condition, seconds, failure)
 
     def said(self) -> str:
-        """Return the ends of what the parts said."""
+        """Return the ends of the logs of all parts."""
         return "\n".join(f"--- {part.directory.name}\n{part.log()}" for part in self.parts if part.process)
 
     def _is_loaded(self) -> bool:
@@ -148,7 +148,7 @@ class Dagster:
     # --- GraphQL ------------------------------------------------------------------------------------------------
 
     def ask(self, query: str, **variables: Any) -> dict[str, Any]:
-        """Ask the webserver and give what it answers; AssertionError for an error."""
+        """Send a query to the webserver and return its data; AssertionError for an error."""
         answer = self._http.post("/graphql", json={"query": query, "variables": variables})
         said = answer.json()
         assert "errors" not in said, json.dumps(said["errors"])[:4000]
@@ -156,7 +156,7 @@ class Dagster:
         return found
 
     def _did(self, query: str, name: str, **variables: Any) -> dict[str, Any]:
-        """Have something done; AssertionError if the answer is a refusal."""
+        """Run a mutation or query and return its result; AssertionError if that is an error."""
         found: dict[str, Any] = self.ask(query, **variables)[name]
         assert not found["__typename"].endswith(("Error", "Failure", "Invalid", "NotFound")), found
         return found
@@ -175,7 +175,7 @@ class Dagster:
         tags: Mapping[str, str] | None = None,
         partition: str | None = None,
     ) -> str:
-        """Start a run, of a job, of assets with their checks, or of some (asset, check) alone, and give its id."""
+        """Start a run of a job, of assets with their checks, or only of some (asset, check), and return its id."""
         selector: dict[str, Any] = {**self._repository, "jobName": job}
         if assets or checks:
             selector["assetSelection"] = [{"path": [name]} for name in assets]
@@ -191,7 +191,7 @@ class Dagster:
         return run
 
     def execute_again(self, run: str) -> str:
-        """Execute a run again from its failure on, as the button does."""
+        """Re-execute a run from its failure, as the button does; return the id of the new run."""
         params = {"parentRunId": run, "strategy": "FROM_FAILURE"}
         found = self._did(queries.AGAIN, "launchRunReexecution", params=params)
         again: str = found["run"]["runId"]
@@ -202,14 +202,14 @@ class Dagster:
         self._did(queries.TERMINATE, "terminateRun", run=run, policy=policy)
 
     def backfill(self, asset: str, partitions: Sequence[str]) -> str:
-        """Launch a run for each of some partitions of an asset; the backfill's id."""
+        """Launch a run for each of some partitions of an asset; return the id of the backfill."""
         params = {"assetSelection": [{"path": [asset]}], "partitionNames": list(partitions)}
         found = self._did(queries.BACKFILL, "launchPartitionBackfill", params=params)
         backfill: str = found["backfillId"]
         return backfill
 
     def runs(self, **tags: str) -> dict[str, str]:
-        """Return the status of each run that has all these tags; `__` in a name is `/`."""
+        """Return the status of each run that has all these tags; `__` in a name stands for `/`."""
         named = {name.replace("__", "/"): value for name, value in tags.items()}
         found = self.ask(queries.RUNS, filter={"tags": _tags(named)})["runsOrError"]["results"]
         return {one["runId"]: one["status"] for one in found}
@@ -220,7 +220,7 @@ class Dagster:
         return found
 
     def finished(self, run: str, seconds: float = PATIENCE) -> str:
-        """Wait for the end of a run and give its status."""
+        """Wait for the end of a run and return its status."""
         ended: str = self.until(
             lambda: (found := self.status(run)) in ENDED and found,
             lambda: f"{run} did not end: {self.story(run)}",
@@ -229,7 +229,7 @@ class Dagster:
         return ended
 
     def events(self, run: str, kind: str | None = None, step: str | None = None) -> list[Event]:
-        """Return what a run has told until now, all or one type (`STEP_FAILURE`) or of one step."""
+        """Return the events of a run so far: all, or those of one type (`STEP_FAILURE`) or step."""
         found: list[Event] = []
         cursor = None
         while True:
@@ -241,7 +241,7 @@ class Dagster:
         return [one for one in found if (kind or one.kind) == one.kind and (step or one.step) == one.step]
 
     def tells(self, run: str, words: str, step: str | None = None) -> Event:
-        """Wait until a run has told something that has these words in it, and give the event."""
+        """Wait for an event of a run whose message contains this text, and return it."""
         event: Event = self.until(
             lambda: next((one for one in self.events(run, step=step) if words in one.message), None),
             f"{run} did not tell {words!r}",
@@ -249,15 +249,15 @@ class Dagster:
         return event
 
     def story(self, run: str) -> str:
-        """Return what a run told, to be read when a test fails."""
+        """Return all events of a run as text, for the message of a failed test."""
         return "\n".join(f"{one.kind} {one.step or ''} {one.message} {one.error}"[:600] for one in self.events(run))
 
     def run_worker(self, run: str) -> int:
-        """Wait until a run has a process and give it."""
+        """Wait until a run has a process and return its id."""
         return int(self.tells(run, "Started process for run").said["pid"])
 
     def step_worker(self, run: str, step: str) -> int:
-        """Wait until a step of a run has a process of its own and give it."""
+        """Wait until a step of a run has its own process and return its id."""
         return int(self.tells(run, "in subprocess", step).said["pid"])
 
     # --- sensors ------------------------------------------------------------------------------------------------
@@ -267,14 +267,14 @@ class Dagster:
         self._did(queries.SENSOR_ON, "startSensor", sensor={**self._repository, "sensorName": sensor})
 
     def turn_off(self, sensor: str) -> None:
-        """Have a sensor be again what its definition says: off, unless it says otherwise. Waits for its evaluation."""
+        """Reset a sensor to its definition's default, which must be off, and wait for the evaluation in progress."""
         selector = {**self._repository, "sensorName": sensor}
         found = self._did(queries.SENSOR_OFF, "resetSensor", sensor=selector)
         assert found["sensorState"]["status"] == "STOPPED", found
         self.until(lambda: len(self.ticks(sensor)) == len(self._ticks(sensor)), f"{sensor} does not end")
 
     def ticks(self, sensor: str) -> list[dict[str, Any]]:
-        """Return a sensor's evaluations that are over, the newest first: `status`, `skipReason`, `runIds`, `error`."""
+        """Return a sensor's finished evaluations, newest first: `status`, `skipReason`, `runIds`, `error`."""
         return [tick for tick in self._ticks(sensor) if tick["status"] != "STARTED"]
 
     def _ticks(self, sensor: str) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
-"""How the processes of a real Dagster are started for a test, and what stands in its dagster.yaml.
+"""The processes of a real Dagster for tests, and its dagster.yaml.
 
-Must not know jobs and runs: those are `dagster`.
+Must not know jobs and runs: those are in `dagster`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, Self
 from tests.servers.base import Server
 
 READY_WITHIN: Final = 300.0
-"""Seconds: the first one makes the databases, and each imports much; five on a quiet machine."""
+"""Seconds until a start fails: the first process creates the databases, all import much; 5 s on an idle machine."""
 
 INSTANCE: Final = """
 telemetry: {enabled: false}
@@ -31,11 +31,11 @@ AT_ONCE: Final = "{module: dagster._core.run_coordinator, class: DefaultRunCoord
 QUEUED: Final = (
     "{module: dagster._core.run_coordinator, class: QueuedRunCoordinator, config: {dequeue_interval_seconds: 1}}"
 )
-"""Runs stand in Dagster's queue first, where its pools look at them."""
+"""Runs are first put into Dagster's queue, to which its pools apply."""
 
 
 class Part(Server):
-    """One of Dagster's processes, with what it starts in its process group."""
+    """One of Dagster's processes, with the children in its process group."""
 
     def __init__(self, directory: Path, words: Sequence[str], told: Mapping[str, str]) -> None:
         super().__init__(directory)

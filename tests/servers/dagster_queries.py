@@ -1,4 +1,4 @@
-"""What is asked of Dagster's GraphQL: the queries and mutations of `tests.servers.dagster`."""
+"""The GraphQL queries and mutations of `tests.servers.dagster`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""How a demo is played to its end or interrupted, and what it has to leave behind: no process, file, folder.
+"""Running a demo to its end or interrupting it, and checking that it leaves no process, file or folder behind.
 
-Must not know what the demo plays. Every wait has a limit; what is left after it is ended here, and fails the test.
+Must not know what the demo does. Every wait has a limit; a process that is left after that is killed, and fails the
+test.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ NAME: Final = "LOCKSTEAD_DEMO"
 """An environment variable that all processes of one demo inherit."""
 
 COMES_WITHIN: Final = 300.0
-"""Seconds until a demo is where it is to be interrupted."""
+"""Maximum seconds until a demo reaches the point where it is interrupted."""
 
 
 def by_real_clients(packages: str = "") -> list[str]:
-    """Return what real clients say at the end, of so many packages; CI has them all, where they are missing nothing."""
+    """Return the final lines of real package-manager clients, without those that are missing, except with CI=true."""
     told = {
         "apt": f"apt-get verified the index and installed {packages}",
         "yum": f"dnf verified index and packages and installed {packages}",
@@ -37,9 +38,9 @@ def by_real_clients(packages: str = "") -> list[str]:
 
 
 def shown(command: Sequence[str], folder: Path, homes: Path, claims: Iterable[str], *, within: float) -> str:
-    """Play a demo to its end, see that it says each claim and leaves nothing behind; what it said.
+    """Run a demo to its end, check that it prints each claim and leaves nothing behind, and return its output.
 
-    folder: its TMPDIR, and empty. homes: where it makes a folder of its own. within: seconds.
+    folder: its TMPDIR, empty. homes: where it creates its own folder. within: maximum seconds.
     """
     mark, before = f"{NAME}={uuid.uuid4().hex}", set(homes.glob("*"))
     done = subprocess.run(
@@ -71,14 +72,14 @@ def interrupt(
     processes: int,
     ends_within: float = 90.0,
 ) -> None:
-    """Start a demo, interrupt it by a signal, and see that it leaves nothing behind.
+    """Start a demo, interrupt it by a signal, and check that it leaves nothing behind.
 
-    It is interrupted when it has said the line, and when so many processes are there at once. folder: its TMPDIR, and
-    empty. homes: where it makes a folder of its own.
+    It is interrupted after it printed the line, as soon as that many processes exist at once. folder: its TMPDIR,
+    empty. homes: where it creates its own folder.
     """
     said_of_us, before = f"{NAME}={uuid.uuid4().hex}", set(homes.glob("*"))
     process = subprocess.Popen(
-        # who is started in the background by a shell ignores SIGINT, and hands that on
+        # a process that a shell starts in the background ignores SIGINT, and its children inherit that
         ["env", "--default-signal=INT", *command],
         env=_inherited(said_of_us, folder) | {"PYTHONUNBUFFERED": "1"},
         cwd=ROOT,
@@ -94,7 +95,7 @@ def interrupt(
     try:
         assert _until(lambda: any(line in one for one in said) or process.poll() is not None), "".join(said)
         assert process.poll() is None, "".join(said)
-        # some end at once: what counts is that there were so many
+        # some end soon: it is enough that so many existed at one moment
         assert _until(lambda: len(carriers(said_of_us)) >= processes), f"{len(carriers(said_of_us))}\n{''.join(said)}"
         process.send_signal(number)
         assert process.wait(ends_within) != 0, "".join(said)

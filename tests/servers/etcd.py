@@ -1,4 +1,4 @@
-"""How an etcd is run for a test, and how a store on it is opened."""
+"""An etcd for tests, and stores on it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.servers.base import Server, free_port, needed
 
 
 class Etcd(Server):
-    """One member. peers: name to loopback port of all members of its cluster, itself included."""
+    """One member. peers: name to loopback port of all members of its cluster, including itself."""
 
     def __init__(
         self,
@@ -56,13 +56,13 @@ class Etcd(Server):
         try:
             return bool(int(self.ask("maintenance/status").get("leader", "0")))
         except urllib.error.HTTPError as refusal:
-            # from 3.6 on the status, too, is for those who signed in
+            # from 3.6 on, the status also requires authentication
             return b"user name is empty" in refusal.read()
         except (OSError, ValueError):
             return False
 
     def ask(self, path: str, body: dict[str, Any] | None = None, *, token: str = "") -> dict[str, Any]:
-        """Ask the gateway directly; OSError if it does not answer, urllib's HTTPError for a refusal."""
+        """Send a request to the gateway directly; OSError if it does not answer, urllib's HTTPError for a refusal."""
         return ask(self.port, path, body, token=token)
 
 
@@ -79,14 +79,14 @@ def key(text: str) -> str:
 
 
 def keys_below(port: int, prefix: str) -> dict[str, dict[str, Any]]:
-    """Return every key that begins with a prefix, as the server shows it, by its text."""
+    """Return the server's entry of every key that begins with a prefix, by the key's text."""
     end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
     shown = ask(port, "kv/range", {"key": key(prefix), "range_end": key(end)})
     return {b64decode(item["key"]).decode(): item for item in shown.get("kvs", ())}
 
 
 def leases(port: int) -> set[str]:
-    """Return the leases there are."""
+    """Return the ids of all leases."""
     return {one["ID"] for one in ask(port, "lease/leases").get("leases", ())}
 
 
@@ -114,7 +114,7 @@ class EtcdPlace:
         return urls.open_store(self.url(space, ports=ports))
 
     def is_write(self, sent: bytes) -> bool:
-        """Transactions and leases: a `Read` is a range, which is none of them."""
+        """Return whether the request is a transaction, put, delete or lease request; a `Read` is a range request."""
         head, _, _rest = sent.partition(b"\r\n")
         return head.startswith((b"POST /v3/kv/txn", b"POST /v3/lease/", b"POST /v3/kv/put", b"POST /v3/kv/deleterange"))
 

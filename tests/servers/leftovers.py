@@ -1,6 +1,6 @@
-"""What becomes of what other people's clients leave open: it is collected where they ran.
+"""Garbage collection after each test, for sockets that third-party clients leave open.
 
-A socket that nobody closed is told of whenever it is collected, and then a later test is blamed for it.
+An unclosed socket emits a ResourceWarning whenever it is collected, and otherwise a later test would fail for it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _leftovers_are_collected() -> Iterator[None]:
-    """Collect after each test, and say nothing."""
+    """Run the garbage collector after each test, ignoring ResourceWarning."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)

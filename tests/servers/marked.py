@@ -1,6 +1,6 @@
-"""How the processes of an orchestrator are found and ended, all of them: by a mark in their environment.
+"""Finding and killing all processes of an orchestrator, by a mark in their environment.
 
-Must not know any orchestrator. What it starts inherits the mark, also what leaves its process group and its parent.
+Must not know any orchestrator. Its descendants inherit the mark, even those that leave its process group and parent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 MARK: Final = "LOCKSTEAD_TEST_MARK"
-"""An environment variable that every process of one orchestrator inherits, orphans too; its value is that one's own."""
+"""An environment variable that every process of one orchestrator inherits, including orphans; its value is unique."""
 
 WATCHER: Final = """
 import os, signal, sys
@@ -32,7 +32,7 @@ for _round in range(20):
 
 
 class Watcher:
-    """Kills every process of one orchestrator as soon as the process that started it is gone, and when told to."""
+    """A process that kills every process of one orchestrator when the process that started it ends, or on `sweep`."""
 
     def __init__(self, mark: str) -> None:
         self._process = subprocess.Popen(
@@ -40,19 +40,19 @@ class Watcher:
         )
 
     def sweep(self) -> None:
-        """Kill them now, orphans and what tasks left behind included, and wait until it is done."""
+        """Kill them now, including orphans and processes that tasks left behind, and wait until that is done."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._process.wait(60.0)
 
 
 def pids_of(mark: str) -> list[int]:
-    """Return the living processes of one orchestrator: also those whose parents are gone."""
+    """Return the ids of the living processes of one orchestrator, including orphans."""
     return carriers(f"{MARK}={mark}")
 
 
 def carriers(said: str) -> list[int]:
-    """Return the living processes that were started with this in their environment, as `NAME=value`."""
+    """Return the ids of the living processes that were started with `NAME=value` in their environment."""
     wanted, found = said.encode(), []
     for entry in os.scandir("/proc"):
         try:
@@ -64,7 +64,7 @@ def carriers(said: str) -> list[int]:
 
 
 def parent_of(pid: int) -> int:
-    """Return the parent of a process; ProcessLookupError if it is gone."""
+    """Return the process id of a process's parent; ProcessLookupError if the process is gone."""
     try:
         said = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
@@ -73,7 +73,7 @@ def parent_of(pid: int) -> int:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process runs; one that only waits to be reaped does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -81,5 +81,5 @@ def is_alive(pid: int) -> bool:
 
 
 def kill(pid: int) -> None:
-    """End a process at once (SIGKILL)."""
+    """Kill a process (SIGKILL)."""
     os.kill(pid, signal.SIGKILL)

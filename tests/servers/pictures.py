@@ -1,7 +1,7 @@
-"""How the pictures of the docs are taken: each of one page, in one browser, small enough for everybody.
+"""Taking the screenshots of the docs: each of one page, in one browser, of limited size.
 
-Must not know whose pages they are. A page has to say what its picture is there for before the picture is taken; only
-pages that name nobody's machine may be shown. Look at them all the same.
+Must not know which application's pages they are. A page must show the content that its picture is about before the
+picture is taken; only pages without machine names may be shown. Check the pictures by eye all the same.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Final
 from tests.servers.browser import Browser
 
 WIDTH: Final = 1280
-"""Of every picture, in pixels."""
+"""Width of every picture, in pixels."""
 
 LARGEST: Final = 150_000
-"""Bytes of a picture: who reads a page loads all of them."""
+"""Maximum bytes of a picture: a reader of a page loads all of them."""
 
 PICTURES: Final = Path(__file__).parents[2] / "docs" / "pictures"
 
@@ -25,7 +25,7 @@ Show = Callable[[Browser], None]
 
 
 def destination(owner_filter: str) -> Path:
-    """Read the command's words; give the directory that the pictures go to."""
+    """Parse the command line; return the directory for the pictures."""
     words = argparse.ArgumentParser(description=f"take the pictures of the docs in a real {owner_filter}")
     words.add_argument("--into", type=Path, default=PICTURES, help="the directory they go to")
     into: Path = words.parse_args().into
@@ -33,7 +33,7 @@ def destination(owner_filter: str) -> Path:
 
 
 def take(site: str, directory: Path, into: Path, pictures: Mapping[str, Show]) -> None:
-    """Take pictures, by their names, of a site that is ready for it. directory is for what the browser keeps."""
+    """Take pictures, by name, of a running site. directory is for the browser's files."""
     into.mkdir(parents=True, exist_ok=True)
     with Browser(directory, site) as browser:
         browser.open("/")

@@ -1,6 +1,6 @@
-"""The stores that have a server of their own, as the tests that run on all of them need them: one `Place` a store.
+"""The protocol `Place`: a store with its own server, for the tests that run on all stores.
 
-A store's place is in its own file beside this one, and is named in `tests.inventory`.
+The place of each store is in its own file in this package, and is listed in `tests.inventory`.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from tests.inventory import SERVED
 
 
 class Place(Protocol):
-    """One running server (or several that make one store) and how the store on it is opened.
+    """One running server, or several that make one store, and the stores on it.
 
-    `space` is up to twelve lower-case letters and digits, a letter first: `url(space)` gives a store that shares
-    nothing with that of another space, so that one server does for many tests. Other processes open it by that URL
+    `space` is up to twelve lower-case letters and digits, a letter first: `url(space)` returns a store that shares
+    nothing with that of another space, so that many tests can use one server. Other processes open it by that URL
     alone.
     """
 
     scheme: str
     is_fifo: bool
-    """Whether waiting is granted in the order of asking, among processes."""
+    """Whether waiters of different processes are granted the lock in the order of their requests."""
     wakes: bool
-    """Whether a release wakes a waiter, so that the number of requests does not grow with the time of waiting."""
+    """Whether a release wakes a waiter, so that the number of requests does not grow with the waiting time."""
     is_durable: bool
-    """Whether what was written is still there after `kill` and `start`."""
+    """Whether written data still exists after `kill` and `start`."""
     cycles: int
-    """How many cycles of taking and giving back the leak test makes: 1,000, or less where each takes very long."""
+    """Number of cycles of acquire and release in the leak test: 1,000, or less if each takes very long."""
 
     @property
     def ports(self) -> Sequence[int]:
-        """The loopback ports that a proxy has to stand before: one, or one of each server that a client speaks to."""
+        """Return the loopback ports for a proxy: one, or one of each server that a client connects to."""
         ...
 
     def url(self, space: str, *, ports: Sequence[int] | None = None) -> str:
@@ -42,44 +42,44 @@ class Place(Protocol):
         ...
 
     def open(self, space: str, *, ports: Sequence[int] | None = None) -> Store:
-        """Open it, as a user's URL would."""
+        """Open a store by its URL, as a user would."""
         ...
 
     def is_write(self, sent: bytes) -> bool:
-        """Return whether these bytes, as a client sent them, ask the server to change a record (a renewal does).
+        """Return whether these bytes from a client are a request to change a record, such as a renewal.
 
-        Bytes as one `recv` gives them: a whole request, or its beginning (the head of an HTTP request), or several.
-        What only looks, and what opens or keeps up a connection (hello, login, ping), is not a write. For the proxy of
-        `tests.servers.proxy`, which loses, delays and cuts what this recognises.
+        They are the result of one `recv`: a whole request, or its beginning (the head of an HTTP request), or several.
+        A request that only reads, or opens or keeps up a connection (hello, login, ping), is not a write. For the proxy
+        of `tests.servers.proxy`, which drops, delays and cuts the requests that this recognises.
         """
         ...
 
     def left(self, space: str) -> list[str]:
-        """Name everything that stands in this store now: records, queue places, sessions, leases; for leak tests.
+        """Return the names of everything in this store now: records, queue places, sessions, leases; for leak tests.
 
-        One entry for each who stands in the queue, so that a test can see that somebody has come to stand in it.
-        Asked of the server directly, not through a store.
+        There is one entry for each waiter in the queue, so that a test can detect a new waiter. It is read from the
+        server directly, not through a store.
         """
         ...
 
     def kill(self) -> None:
-        """End the server at once (SIGKILL)."""
+        """Kill the server (SIGKILL)."""
         ...
 
     def start(self) -> None:
-        """Start it, on the data it had, and wait until it serves."""
+        """Start it with the data it had, and wait until it serves requests."""
         ...
 
     def pause(self) -> None:
-        """Let it stand still (SIGSTOP)."""
+        """Stop it with SIGSTOP."""
         ...
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Continue it."""
         ...
 
     def stop(self) -> None:
-        """Stop it for good and remove what it left."""
+        """Stop it for good and remove its files."""
         ...
 
 

@@ -1,6 +1,6 @@
-"""How a PostgreSQL server is run for a test, a standby of it, and a PgBouncer in front.
+"""A PostgreSQL server for tests, a standby of it, and a PgBouncer in front of it.
 
-PostgreSQL refuses to run as root: then it runs as the system's `postgres`, in a folder that that user can reach.
+PostgreSQL refuses to run as root: then it runs as the system's user `postgres`, in a folder that this user can reach.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ PROGRAMS = sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=T
 
 
 def unprivileged() -> list[str]:
-    """Return what stands before a command that must not run as root."""
+    """Return the prefix for a command that must not run as root."""
     if os.geteuid() != 0:
         return []
     return [needed("setpriv"), "--reuid=postgres", "--regid=postgres", "--clear-groups", "--"]
 
 
 def reachable_folder() -> Path:
-    """Return a new folder that the server's user owns and reaches; pytest's own are root's alone."""
+    """Return a new folder that the server's user owns and can reach; only root can reach pytest's folders."""
     folder = Path(tempfile.mkdtemp(prefix="lockstead-postgres-", dir="/tmp"))
     if os.geteuid() == 0:
         shutil.chown(folder, "postgres", "postgres")
@@ -43,7 +43,7 @@ def reachable_folder() -> Path:
 
 
 class PostgresServer(Server):
-    """One server with an empty cluster; settings are its own (`max_connections`)."""
+    """One server with an empty cluster. settings: options of PostgreSQL, such as `max_connections`."""
 
     def __init__(
         self, directory: Path | None = None, port: int | None = None, settings: Mapping[str, str] | None = None
@@ -64,7 +64,7 @@ class PostgresServer(Server):
 
     @property
     def cluster(self) -> Path:
-        """Where the data are."""
+        """Return the data directory."""
         return self.directory / "data"
 
     def run(self, *command: str) -> None:
@@ -78,12 +78,12 @@ class PostgresServer(Server):
             options = ["--no-sync", "--encoding=UTF8", "--locale=C", "--auth=trust"]
             self.run(self._initdb, "-D", str(self.cluster), "-U", USER, *options)
         settings = [f"-c{name}={value}" for name, value in self._settings.items()]
-        # once more: who becomes another user is no longer told of the end of its parent
+        # repeated, since a change of the user clears the parent-death signal
         start = [*unprivileged(), *dies_with_us(), self._postgres]
         return [*start, "-D", str(self.cluster), "-p", str(self.port), *settings]
 
     def set(self, **settings: str) -> None:
-        """Start with these settings from the next start on."""
+        """Use these settings from the next start on."""
         self._settings.update(settings)
 
     def url(self, database: str = "postgres", *, port: int | None = None, user: str = USER) -> str:
@@ -100,19 +100,19 @@ class PostgresServer(Server):
 
     @contextmanager
     def asked(self, database: str = "postgres", *, user: str = USER) -> Iterator[psycopg.Connection[Any]]:
-        """Return a connection of psycopg's own, for what a test asks of the server directly."""
+        """Open a psycopg connection, for direct queries of a test."""
         with psycopg.connect(self.url(database, user=user), autocommit=True) as connection:
             yield connection
 
     def tell(self, *statements: str) -> list[Any]:
-        """Run statements and give the rows of the last."""
+        """Run statements and return the rows of the last one."""
         with self.asked() as connection:
             for statement in statements:
                 cursor = connection.execute(statement)
             return list(cursor.fetchall()) if cursor.description else []
 
     def _signal(self, number: signal.Signals) -> None:
-        """Reach the whole server: each of its processes is a process group of its own."""
+        """Signal all processes of the server: each is in its own process group."""
         if not self.is_running or self.process is None:
             return
         parent = self.process.pid
@@ -128,7 +128,7 @@ class PostgresServer(Server):
                 except ProcessLookupError:
                     pass
         else:
-            # a server that is told to end in good order waits for its clients, unless it is told so
+            # on SIGTERM the server would wait for its clients to disconnect, on SIGINT it does not
             os.kill(parent, signal.SIGINT if number is signal.SIGTERM else number)
 
     def remove(self) -> None:
@@ -148,7 +148,7 @@ class StandbyServer(PostgresServer):
 
 
 class BouncerServer(Server):
-    """A PgBouncer in front of a server, in transaction mode unless told otherwise."""
+    """A PgBouncer in front of a server, in transaction mode by default."""
 
     def __init__(self, behind: PostgresServer, mode: str = "transaction", pool_size: int = 4) -> None:
         self._program = needed("pgbouncer")
@@ -179,11 +179,11 @@ class BouncerServer(Server):
 
 
 def executed(sent: bytes) -> Iterator[bytes]:
-    """Return the text of each statement that a client has carried out, or the name of one that was prepared before."""
+    """Yield the text of each statement that a client executes, or the name of one that was prepared before."""
     while len(sent) >= 5:
         kind, length = sent[:1], int.from_bytes(sent[1:5], "big")
         first, _, rest = sent[5 : 1 + length].partition(b"\0")
-        if (kind == b"P" and not first) or kind == b"B":  # one with a name is only prepared
+        if (kind == b"P" and not first) or kind == b"B":  # a named statement is only prepared
             yield rest.partition(b"\0")[0]
         sent = sent[1 + max(4, length) :]
 

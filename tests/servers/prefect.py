@@ -1,8 +1,7 @@
-"""How a test works with a real Prefect: a server, process workers, and programs that run flows against it.
+"""A real Prefect for tests: a server, process workers, and programs that run flows against it.
 
-Must not know locks, and imports no Prefect: that of the environment that this runs in is started (`make prefect`), or
-that of another, whose Python is named. Nothing is reached but loopback, telemetry is off, and everything lies in a
-folder of the test.
+Must not know locks, and does not import Prefect: it starts the Prefect of this environment (`make prefect`), or that of
+another, whose Python is given. Only loopback is used, telemetry is off, and everything is in a folder of the test.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def told(home: Path, url: str | None) -> dict[str, str]:
-    """Return the settings of every process of these tests; url None: each program starts a server of its own."""
+    """Return the settings of every process of these tests; url None: each program starts its own server."""
     ours = {
         "PREFECT_HOME": str(home),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -31,23 +30,23 @@ def told(home: Path, url: str | None) -> dict[str, str]:
         "DO_NOT_TRACK": "1",
         "NO_PROXY": "127.0.0.1,localhost",
         "PYTHONPATH": str(ROOT),
-        # the pages are served from a copy that would be made at every start
+        # with the UI, every start would first copy its files
         "PREFECT_UI_ENABLED": "false",
         "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-        # a run that nobody reports of is looked for soon
+        # late runs are detected soon
         "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "2",
     }
     return ours | ({"PREFECT_API_URL": url} if url else {})
 
 
 READY_WITHIN: Final = 400.0
-"""Seconds: it makes its database first, and imports much; 20 on a quiet machine."""
+"""Seconds until a start fails: it first creates its database, and imports much; 20 s on an idle machine."""
 
 
 class PrefectServer(Server):
-    """One server on SQLite, with its services. `settings` stand in its environment besides ours.
+    """One server on SQLite, with its services. settings: additional environment variables.
 
-    python: the interpreter of the environment that it is installed in; by default this one.
+    python: the interpreter of the environment in which it is installed; by default this one.
     """
 
     def __init__(self, directory: Path, settings: Mapping[str, str] | None = None, python: Path | None = None) -> None:
@@ -64,7 +63,7 @@ class PrefectServer(Server):
     def command(self) -> Sequence[str]:
         where = ["--host", "127.0.0.1", "--port", str(self.port)]
         if any(self._python.parents[1].glob("lib/python3*/site-packages/prefect-3.1.*.dist-info")):
-            # as its own command does, which refuses a port for a minute after its last server was killed
+            # what its own command runs, but that refuses a port for a minute after the last server on it was killed
             return [str(self._python), "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", *where]
         return [program(self._python), "server", "start", *where]
 
@@ -79,7 +78,7 @@ class PrefectServer(Server):
 
 
 class Worker(Server):
-    """One process worker of a pool, with the flow runs that it starts in its process group. python: as the server's."""
+    """One process worker of a pool, with its flow runs in its process group. python: as for `PrefectServer`."""
 
     def __init__(
         self,
@@ -121,9 +120,9 @@ def program(python: Path) -> str:
 def started(
     words: Sequence[str], home: Path, server: PrefectServer | None, settings: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start a program of this environment's Python that runs flows: `-m`, `-c` or a file; its output is one pipe.
+    """Start this environment's Python with a program that runs flows: `-m`, `-c` or a file; its output is one pipe.
 
-    It ends with the block, whatever the test finds there.
+    It is killed at the end of the block.
     """
     home.mkdir(parents=True, exist_ok=True)
     with subprocess.Popen(

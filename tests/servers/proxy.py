@@ -1,8 +1,8 @@
-"""What may befall the bytes between a client and its server: passed on, held back, swallowed, cut.
+"""A TCP proxy between client and server that injects faults: it delays or drops data, and cuts connections.
 
-Transparent until a fault is armed. A fault befalls a request that a predicate over its bytes recognises, on each port
-as often as is said; from there on it is the connection that has the fault, so that it does not matter how the rest of
-a request is cut into pieces, or what else is under way on the same connection. Must not know any protocol.
+Transparent until a fault is armed. A fault applies to a request that a predicate on its bytes recognises, a given
+number of times on each port; from then on the connection has the fault, so that it does not matter how the rest of the
+request is split, or what else is in flight on the same connection. Must not know any protocol.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Sent = Callable[[bytes], bool]
 
 CHUNK: Final = 1 << 16
 PATIENCE: Final = 10.0
-"""Seconds for which a request that was delivered late may take to be answered, until its connection is closed."""
+"""Maximum seconds to wait for the answer to a request whose client has gone, before its connection is closed."""
 
 
 class Fault(Enum):
-    """What befalls a request that is recognised, and its connection from there on."""
+    """A fault of a recognised request, and of its connection from then on."""
 
     ANSWER_LOST = "the server does it; its answer is swallowed, and the connection stays open in silence"
     CUT_AFTER = "the server does it; its answer is swallowed, and the connection is cut in that moment"
@@ -39,15 +39,15 @@ class Fault(Enum):
 
 
 def any_request(_sent: bytes) -> bool:
-    """Recognise whatever a client sends."""
+    """Recognise all data from a client."""
     return True
 
 
 @dataclass(eq=False)
 class Armed:
-    """One fault that waits for its requests. left: how many more on each port. hits: how many there were.
+    """One armed fault. left: how many more requests on each port it applies to. hits: how many it was applied to.
 
-    arrived: of those held back, how many were delivered. seconds: for what is late.
+    arrived: how many delayed requests were delivered. seconds: the delay.
     """
 
     fault: Fault
@@ -59,7 +59,7 @@ class Armed:
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def struck(self, port: int, sent: bytes) -> bool:
-        """Return whether it befalls this request of a port, and count that."""
+        """Return whether the fault applies to this request of a port, and count it."""
         with self.changed:
             if self.left[port] <= 0 or not self.sent(sent):
                 return False
@@ -69,37 +69,37 @@ class Armed:
             return True
 
     def delivered(self) -> None:
-        """Note that what was held back has reached the server."""
+        """Note that a delayed request was sent to the server."""
         with self.changed:
             self.arrived += 1
             self.changed.notify_all()
 
     def wait(self, hits: int = 1, seconds: float = 60.0) -> None:
-        """Wait until it has befallen so many requests."""
+        """Wait until the fault was applied to that many requests."""
         with self.changed:
             assert self.changed.wait_for(lambda: self.hits >= hits, seconds), f"no request met {self.fault.name}"
 
     def wait_arrived(self, arrived: int = 1, seconds: float = 60.0) -> None:
-        """Wait until so many of those held back have reached the server."""
+        """Wait until that many delayed requests were sent to the server."""
         with self.changed:
             assert self.changed.wait_for(lambda: self.arrived >= arrived, seconds), "what was held back never arrived"
 
     def disarm(self) -> None:
-        """Befall nobody any more; what has it keeps it."""
+        """Do not apply the fault to more requests; connections that have it keep it."""
         with self.changed:
             self.left = dict.fromkeys(self.left, 0)
 
 
 @dataclass(eq=False)
 class Count:
-    """How many requests of a kind went by, whatever became of them."""
+    """A count of recognised requests, with or without faults."""
 
     sent: Sent
     total: int = 0
 
 
 class Proxy:
-    """Stands before one or several loopback ports; `ports` are its own, in the same order. `close` ends everything."""
+    """A proxy for one or several loopback ports; `ports` are its own, in the same order. `close` ends everything."""
 
     def __init__(self, ports: Sequence[int]) -> None:
         self._lock = threading.Lock()
@@ -112,19 +112,19 @@ class Proxy:
 
     @property
     def ports(self) -> list[int]:
-        """Where clients connect."""
+        """Return the ports to which clients connect."""
         return [door.port for door in self._doors]
 
     @property
     def open_connections(self) -> int:
-        """How many connections of clients stand now."""
+        """Return the number of open client connections."""
         with self._lock:
             return len(self._links)
 
     # --- faults --------------------------------------------------------------------------------------------------
 
     def arm(self, fault: Fault, sent: Sent = any_request, *, times: int = 1, seconds: float = 2.0) -> Armed:
-        """Let a fault befall the next so many requests, on each port, that `sent` recognises. seconds: how late."""
+        """Arm a fault for the next `times` requests on each port that `sent` recognises. seconds: the delay."""
         armed = Armed(fault, sent, {door.behind: times for door in self._doors}, seconds)
         with self._lock:
             self._armed.append(armed)
@@ -139,7 +139,7 @@ class Proxy:
 
     @contextlib.contextmanager
     def silent(self) -> Iterator[None]:
-        """For a while accept whatever comes and swallow it, on new connections and on old ones: half-open."""
+        """Drop all data during the block, on new and existing connections, which stay open (half-open)."""
         self._is_silent = True
         try:
             yield
@@ -149,7 +149,7 @@ class Proxy:
 
     @contextlib.contextmanager
     def refusing(self) -> Iterator[None]:
-        """For a while refuse connections, after cutting those that stand."""
+        """Refuse connections during the block, after cutting the existing ones."""
         for door in self._doors:
             door.shut()
         self.cut()
@@ -160,21 +160,21 @@ class Proxy:
                 door.open()
 
     def cut(self) -> None:
-        """Cut every connection that stands; new ones are taken."""
+        """Cut all existing connections; new ones are accepted."""
         with self._lock:
             links = list(self._links)
         for link in links:
             link.cut()
 
     def calm(self) -> None:
-        """Disarm everything; what was held back is still delivered when its time comes."""
+        """Disarm all faults; delayed data is still delivered when its time comes."""
         with self._lock:
             armed, self._armed, self._counts = self._armed, [], []
         for one in armed:
             one.disarm()
 
     def close(self) -> None:
-        """End: every connection is cut, and nobody is accepted any more. Idempotent."""
+        """Cut all connections, and accept no more. Idempotent."""
         self._is_closed = True
         for door in self._doors:
             door.shut()
@@ -186,10 +186,10 @@ class Proxy:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- asked by the connections --------------------------------------------------------------------------------
+    # --- called by the connections -------------------------------------------------------------------------------
 
     def struck(self, port: int, sent: bytes) -> Armed | None:
-        """Return the fault that befalls a request."""
+        """Return the fault that applies to a request, or None."""
         with self._lock:
             for count in self._counts:
                 count.total += count.sent(sent)
@@ -198,16 +198,16 @@ class Proxy:
 
     @property
     def swallows(self) -> bool:
-        """Whether whatever comes is swallowed at present."""
+        """Return whether all data is dropped at present."""
         return self._is_silent
 
     def begin(self, link: _Link) -> None:
-        """Take a connection into the books."""
+        """Add an open connection."""
         with self._lock:
             self._links.add(link)
 
     def end(self, link: _Link) -> None:
-        """Take it out."""
+        """Remove a closed connection."""
         with self._lock:
             self._links.discard(link)
 
@@ -239,14 +239,14 @@ class _Door:
                 _Link(self._proxy, self.behind, client).start()
 
     def shut(self) -> None:
-        # a listener that is only closed goes on listening while somebody is in `accept`
+        # a socket that is only closed continues to listen while a thread is in `accept`
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
 
 class _Link:
-    """One client's connection and the one that goes on to the server, with a thread for each direction."""
+    """One client's connection and its connection to the server, with a thread for each direction."""
 
     def __init__(self, proxy: Proxy, port: int, client: socket.socket) -> None:
         self._proxy = proxy
@@ -274,7 +274,7 @@ class _Link:
             self._up(self._server)
             down.join()
         except OSError:
-            pass  # cut, by whomever: the other side is cut as well
+            pass  # one side was cut, so the other is cut as well
         finally:
             self.cut()
             if down is not None:
@@ -298,7 +298,7 @@ class _Link:
                 case Fault.CUT_BEFORE:
                     return self.cut()
                 case Fault.RESET:
-                    # closed with no time to linger, it says RST
+                    # with a linger time of 0, close sends RST
                     self._client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     self._client.close()
                     return self.cut()
@@ -312,7 +312,7 @@ class _Link:
                     self._befallen = armed
                     server.sendall(sent)
         if self._befallen is not None:
-            # a server may drop what it is doing for a client that has gone
+            # a server may abort the request of a client that has disconnected
             self._has_answered.wait(PATIENCE)
         server.shutdown(socket.SHUT_WR)
         return None
@@ -366,7 +366,7 @@ class _Link:
             self.cut()
 
     def cut(self) -> None:
-        """Cut both connections, and let nobody wait any more."""
+        """Cut both connections, and wake all threads that wait for an answer."""
         for one in (self._client, self._server):
             if one is not None:
                 with contextlib.suppress(OSError):

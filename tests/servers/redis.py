@@ -16,7 +16,7 @@ from tests.servers.base import Server, answers, free_port, needed
 
 
 class RedisServer(Server):
-    """A `redis-server` without persistence: what is killed comes back empty."""
+    """A `redis-server` without persistence: after a kill it starts empty."""
 
     def __init__(self, directory: Path, port: int | None = None, *settings: str) -> None:
         super().__init__(directory, port)
@@ -33,7 +33,7 @@ class RedisServer(Server):
         return self.says("PING") == b"+PONG\r\n"
 
     def says(self, *words: str) -> bytes:
-        """Return the beginning of what it answers to a command, as it comes over the wire."""
+        """Send a command and return the beginning of the raw reply; empty if the server does not answer."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), 5.0) as wire:
                 wire.sendall(f"*{len(words)}\r\n".encode() + b"".join(_word(word) for word in words))
@@ -42,7 +42,7 @@ class RedisServer(Server):
             return b""
 
     def client(self) -> Any:
-        """Return a client of redis-py that bytes come from."""
+        """Return a redis-py client that returns bytes."""
         import redis
 
         return redis.Redis(port=self.port, socket_timeout=20.0)
@@ -54,7 +54,7 @@ def _word(word: str) -> bytes:
 
 
 class RedisPlace:
-    """One server; every space has a prefix of its own."""
+    """One server; every space has its own prefix."""
 
     scheme = "redis"
     is_fifo = False
@@ -67,7 +67,7 @@ class RedisPlace:
 
     @property
     def ports(self) -> Sequence[int]:
-        """Where it listens."""
+        """Return the port on which it listens."""
         return (self.server.port,)
 
     def url(self, space: str, *, ports: Sequence[int] | None = None) -> str:
@@ -79,28 +79,28 @@ class RedisPlace:
         return url.open_store(self.url(space, ports=ports))
 
     def is_write(self, sent: bytes) -> bool:
-        """Return whether a script is called that changes a record."""
+        """Return whether the request calls a script that changes a record."""
         return is_write(sent)
 
     def left(self, space: str) -> list[str]:
-        """Name all keys but the counters of tokens, which outlive every lock, and all who wait."""
+        """Return the names of all waiters and all keys, except token counters, which outlive every lock."""
         with self.server.client() as client:
             return left(client, space)
 
     def kill(self) -> None:
-        """End the server at once."""
+        """Kill the server."""
         self.server.kill()
 
     def start(self) -> None:
-        """Start it; it has forgotten everything."""
+        """Start it, without data."""
         self.server.start()
 
     def pause(self) -> None:
-        """Let it stand still."""
+        """Stop it with SIGSTOP."""
         self.server.pause()
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Continue it."""
         self.server.resume()
 
     def stop(self) -> None:
@@ -109,14 +109,14 @@ class RedisPlace:
 
 
 def is_write(sent: bytes) -> bool:
-    """Return whether bytes on the wire call a script that changes a record."""
+    """Return whether a request, as bytes, calls a script that changes a record."""
     if b"EVALSHA" in sent:
         return any(script.digest in sent for script in WRITING)
     return b"\r\nEVAL\r\n" in sent and not any(script.text in sent for script in (READ, ENROL, PASS_ON))
 
 
 def left(client: Any, space: str) -> list[str]:
-    """Name what stands under a prefix on one server: one entry for each key, and for each who waits."""
+    """Return the names under a prefix on one server: one entry for each key, and for each waiter."""
     found: list[str] = []
     for raw in client.scan_iter(match=f"{space}:*"):
         key = raw.decode()
@@ -131,7 +131,7 @@ def left(client: Any, space: str) -> list[str]:
 
 
 class SecureRedisPlace(RedisPlace):
-    """One server that speaks TLS and nothing else; its own certificate is the authority."""
+    """One server that accepts only TLS; its certificate is self-signed."""
 
     scheme = "rediss"
 
@@ -147,7 +147,7 @@ class SecureRedisPlace(RedisPlace):
 
 
 class SecureRedisServer(RedisServer):
-    """A `redis-server` on a port for TLS."""
+    """A `redis-server` with a TLS port only."""
 
     def __init__(self, directory: Path, certificate: Path, key: Path) -> None:
         super().__init__(directory)
@@ -172,7 +172,7 @@ class SecureRedisServer(RedisServer):
 
 
 def certificate(directory: Path) -> tuple[Path, Path]:
-    """Make a certificate for 127.0.0.1 that signs itself, and its key."""
+    """Make a self-signed certificate for 127.0.0.1, and return the paths of certificate and key."""
     made, key = directory / "server.crt", directory / "server.key"
     subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
     kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
@@ -185,7 +185,7 @@ def certificate(directory: Path) -> tuple[Path, Path]:
 
 
 class SentinelServer(RedisServer):
-    """A Sentinel that watches one master, and is quick to act."""
+    """A Sentinel that watches one master, with short timeouts."""
 
     def __init__(self, directory: Path, master: RedisServer, quorum: int) -> None:
         super().__init__(directory)
@@ -254,7 +254,7 @@ class ClusterServer(RedisServer):
     """A node of a Cluster."""
 
     def __init__(self, directory: Path) -> None:
-        # the bus needs a port of its own, which is otherwise 10,000 above
+        # the cluster bus needs its own port, by default 10,000 above the server's
         self.bus = free_port()
         cluster = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-port", str(self.bus))
         super().__init__(directory, None, *cluster)

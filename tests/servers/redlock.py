@@ -1,4 +1,4 @@
-"""Three real Redis servers, or five, that know nothing of one another: the masters of a Redlock."""
+"""Three or five independent Redis servers: the masters of a Redlock."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from lockstead.stores.port import Store
 from tests.servers.redis import RedisServer
 
 PATIENT = "restart_delay=0&master_limit=5"
-"""Masters of a test are always young, and vote at once; a busy machine must not make one seem silent."""
+"""The masters of a test have just started, and must vote at once; on a busy machine none must seem unavailable."""
 
 WRITES = ("create", "replace", "extend", "amend", "remove", "undo", "copy")
 
 
 class RedlockPlace:
-    """Independent masters; every space has a prefix of its own."""
+    """Independent masters; every space has its own prefix."""
 
     scheme = "redlock"
     is_fifo = False
@@ -29,7 +29,7 @@ class RedlockPlace:
 
     @property
     def ports(self) -> Sequence[int]:
-        """Where the masters listen."""
+        """Return the ports of the masters."""
         return [server.port for server in self.servers]
 
     def url(self, space: str, *, ports: Sequence[int] | None = None, options: str = PATIENT) -> str:
@@ -42,11 +42,11 @@ class RedlockPlace:
         return url.open_store(self.url(space, ports=ports, options=options))
 
     def is_write(self, sent: bytes) -> bool:
-        """Return whether the script is told to change something."""
+        """Return whether the request calls a script operation that changes a record."""
         return b"EVAL" in sent and any(f"\r\n{word}\r\n".encode() in sent for word in WRITES)
 
     def left(self, space: str) -> list[str]:
-        """Name all keys, each with the number of its master."""
+        """Return the names of all keys, each with the number of its master."""
         found = []
         for number, server in enumerate(self.servers):
             with server.client() as client:
@@ -54,22 +54,22 @@ class RedlockPlace:
         return sorted(found)
 
     def kill(self) -> None:
-        """End all masters at once."""
+        """Kill all masters."""
         for server in self.servers:
             server.kill()
 
     def start(self) -> None:
-        """Start them; they have forgotten everything."""
+        """Start them, without data."""
         for server in self.servers:
             server.start()
 
     def pause(self) -> None:
-        """Let all stand still."""
+        """Stop all with SIGSTOP."""
         for server in self.servers:
             server.pause()
 
     def resume(self) -> None:
-        """Let all go on."""
+        """Continue all."""
         for server in self.servers:
             server.resume()
 

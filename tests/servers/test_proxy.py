@@ -1,4 +1,4 @@
-"""The proxy does what it says, and nothing until it is told to: seen from both sides of it."""
+"""Tests of the proxy, from both sides: it injects each fault, and does nothing unless a fault is armed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.runtime.faulty import until
 from tests.servers.proxy import Fault, Proxy
 
 LONG = 20.0
-"""Seconds; for a broken proxy, not for a slow machine."""
+"""Seconds until a wait fails: long enough for a slow machine."""
 
 
 class Counting(socketserver.ThreadingTCPServer):
-    """A server that answers each line `x` by `did x`, and notes what it did. Stops doing what it does when told to."""
+    """A server that answers each line `x` with `did x`, and records the lines."""
 
     daemon_threads = True
     allow_reuse_address = True

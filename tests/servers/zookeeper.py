@@ -1,4 +1,4 @@
-"""How a ZooKeeper is run for a test: one server by itself, or an ensemble of three on loopback."""
+"""A ZooKeeper for tests: a standalone server, or an ensemble of three on loopback."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.servers.base import Server, absent, free_port, needed
 
 JARS = Path("/usr/share/java")
 TICK = 500
-"""Milliseconds; sessions last between 2 and 20 of them, unless a test says otherwise."""
+"""The tick time in milliseconds; session timeouts are between 2 and 20 ticks, unless a test sets others."""
 
 _WRITES = frozenset({1, 2, 5, 14, 15})
 """Operation codes that change nodes: create, delete, setData, multi, create2."""
 
 
 def four_letters(port: int, word: bytes) -> bytes:
-    """Return what a server answers to an administrator's word; nothing if it does not answer."""
+    """Return a server's answer to a four-letter-word command; empty if it does not answer."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=2.0) as connection:
             connection.sendall(word)
@@ -39,7 +39,7 @@ def four_letters(port: int, word: bytes) -> bytes:
 
 
 class ZookeeperServer(Server):
-    """One server. settings go into zoo.cfg; properties are Java's."""
+    """One server. settings: lines of zoo.cfg; properties: Java system properties."""
 
     main = "org.apache.zookeeper.server.ZooKeeperServerMain"
 
@@ -74,10 +74,10 @@ class ZookeeperServer(Server):
         (self.directory / "data").mkdir(exist_ok=True)
         config = self.directory / "zoo.cfg"
         config.write_text("".join(f"{name}={value}\n" for name, value in self._settings.items()))
-        # for a quick start: one collector, no second compiler; and the libraries that the package itself names
+        # for a quick start: the serial collector, no second compiler
         options = ["-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         options += [f"-D{name}={value}" for name, value in self._properties.items()]
-        # the last two are for TLS: the package forgets to name them
+        # the package lists the libraries that it needs, except the last two, which TLS needs
         jars = ":".join(f"{JARS}/{name}.jar" for name in ("zookeeper", "slf4j-simple", "netty-codec", "netty-resolver"))
         return [self._java, *options, "-cp", jars, self.main, str(config)]
 
@@ -92,7 +92,7 @@ class EnsembleServer(ZookeeperServer):
 
 
 class Ensemble:
-    """Three servers, of which any may be killed, paused and started again."""
+    """Three servers; a test may kill, pause and restart any of them."""
 
     def __init__(self, directory: Path, size: int = 3) -> None:
         self._directory = directory
@@ -111,7 +111,7 @@ class Ensemble:
         return ",".join(server.address for server in self.servers)
 
     def start(self) -> Ensemble:
-        """Start all, and wait until all serve."""
+        """Start all, and wait until all serve requests."""
         for server in self.servers:
             server.launch()
         for server in self.servers:
@@ -119,7 +119,7 @@ class Ensemble:
         return self
 
     def leader(self) -> EnsembleServer:
-        """Return the server that leads."""
+        """Return the leader."""
         return next(one for one in self.servers if b"Mode: leader" in four_letters(one.port, b"srvr"))
 
     def __enter__(self) -> Ensemble:
@@ -134,7 +134,7 @@ class Ensemble:
 
 @contextmanager
 def asked(hosts: str) -> Iterator[Any]:
-    """Return a client of the library's own, for what a test asks of the server directly."""
+    """Open a kazoo client, for direct requests of a test."""
     client = KazooClient(hosts=hosts, timeout=10.0)
     client.start(timeout=60)
     try:
@@ -145,7 +145,7 @@ def asked(hosts: str) -> Iterator[Any]:
 
 
 class ZookeeperPlace:
-    """A store in one server. Each space is a path of its own."""
+    """A store on one server. Each space has its own path."""
 
     scheme = "zk"
     is_fifo = True
@@ -193,7 +193,7 @@ class ZookeeperPlace:
 
 
 def operations(sent: bytes) -> Iterator[int]:
-    """Return the operation codes of the requests in what a client sent; the first request of a connection has none."""
+    """Yield the operation codes of the requests in a client's data; the first request of a connection has none."""
     while len(sent) >= 12:
         length, xid, code = struct.unpack_from("!iii", sent)
         if xid > 0:
@@ -202,7 +202,7 @@ def operations(sent: bytes) -> Iterator[int]:
 
 
 def standing(client: Any, base: str) -> list[str]:
-    """Name every record and every place in a queue below a path, and queues that nobody stands in."""
+    """Return the names of all records and queue places below a path, and of empty queues."""
 
     def below(path: str) -> list[str]:
         try:

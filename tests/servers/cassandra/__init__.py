@@ -1,6 +1,6 @@
-"""How a Cassandra node is run for a test: one small child process on loopback, quick to start.
+"""A Cassandra node for tests: one small child process on loopback that starts quickly.
 
-Its jars come by Maven (`scripts/cassandra-jars`); the list of what Java has to open to it is Cassandra's own
+Maven fetches its jars (`scripts/cassandra-jars`); the lists of Java modules to export and open are Cassandra's own
 (`conf/jvm17-server.options` of its source).
 """
 
@@ -95,7 +95,7 @@ LOGBACK: Final = """\
 
 @cache
 def jars() -> Path:
-    """Return the folder of the server's jars, fetched if need be; a skip or a failure where they cannot be had."""
+    """Return the folder of the server's jars, fetched if necessary; if that fails, skip or fail the test (`absent`)."""
     if shutil.which("java") is None:
         absent("there is no java on this machine")
     done = subprocess.run([str(ROOT / "scripts/cassandra-jars")], capture_output=True, text=True, check=False)
@@ -105,9 +105,9 @@ def jars() -> Path:
 
 
 class CassandraServer(Server):
-    """One node, the first of a cluster or `beside` another one of it: then on the next loopback address, same ports.
+    """One node: the first of a cluster, or one `beside` another: then on the next loopback address, with its ports.
 
-    `is_strict`: it wants a password (cassandra/cassandra), checks rights, and offers TLS too.
+    is_strict: it requires a password (cassandra/cassandra), checks permissions, and also offers TLS.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class CassandraServer(Server):
         return keystore
 
     def command(self) -> Sequence[str]:
-        """Java, small and without the second compiler: these nodes live for minutes."""
+        """Return the command line: Java with little memory and only the first compiler, as nodes run for minutes."""
         here = self.directory
         modules = [f"--add-exports={module}=ALL-UNNAMED" for module in EXPORTS]
         modules += [f"--add-opens={module}=ALL-UNNAMED" for module in OPENS]
@@ -164,7 +164,7 @@ class CassandraServer(Server):
         ]
 
     def is_ready(self) -> bool:
-        """Return whether it answers the question that every driver begins with (OPTIONS of the native protocol)."""
+        """Return whether it answers the first request of every driver (OPTIONS of the native protocol)."""
         try:
             with socket.create_connection((self.host, self.port), timeout=5.0) as asking:
                 asking.sendall(bytes((4, 0, 0, 0, 5, 0, 0, 0, 0)))
@@ -173,5 +173,5 @@ class CassandraServer(Server):
             return False
 
     def stop(self) -> None:
-        """End it: its good order takes seconds, and what was answered is on disk already."""
+        """Kill it: a clean shutdown takes seconds, and all answered writes are on disk already."""
         self.kill()

@@ -1,4 +1,4 @@
-"""How the tests that run on all stores meet Cassandra: one node, and a keyspace for each space."""
+"""Cassandra for the tests that run on all stores: one node, and a keyspace for each space."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SERIALS: Final = (0x0008, 0x0009)
 
 
 class CassandraPlace:
-    """One node; every space has a keyspace of its own."""
+    """One node; every space has its own keyspace."""
 
     scheme = "cassandra"
     is_fifo = False
@@ -36,7 +36,7 @@ class CassandraPlace:
 
     @property
     def ports(self) -> Sequence[int]:
-        """Where it listens for clients."""
+        """Return the port for clients."""
         return (self.server.port,)
 
     def url(self, space: str, *, ports: Sequence[int] | None = None) -> str:
@@ -44,7 +44,7 @@ class CassandraPlace:
         return f"cassandra://127.0.0.1:{(ports or self.ports)[0]}/{space}"
 
     def open(self, space: str, *, ports: Sequence[int] | None = None) -> Store:
-        """Open it."""
+        """Open a store."""
         return url.open_store(self.url(space, ports=ports))
 
     def is_write(self, sent: bytes) -> bool:
@@ -52,7 +52,7 @@ class CassandraPlace:
         return any(is_conditional_write(opcode, body) for opcode, body in frames(sent))
 
     def left(self, space: str) -> list[str]:
-        """Name the rows that are held: a free lock's row stays, for its count."""
+        """Return the names of the rows that are held: the row of a free lock is kept, for its counter."""
         with session(self.server.port) as asking:
             if not list(
                 asking.execute(
@@ -65,29 +65,29 @@ class CassandraPlace:
             return sorted(f"{row.space}/{row.key}/{row.part}" for row in found if row.held is not False)
 
     def kill(self) -> None:
-        """End the node at once."""
+        """Kill the node."""
         self.server.kill()
 
     def start(self) -> None:
-        """Start it, on its data."""
+        """Start it with its data."""
         self.server.start()
 
     def pause(self) -> None:
-        """Let it stand still."""
+        """Stop it with SIGSTOP."""
         self.server.pause()
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Continue it."""
         self.server.resume()
 
     def stop(self) -> None:
-        """Stop it for good and remove what it wrote."""
+        """Stop it for good and remove its files."""
         self.server.stop()
         shutil.rmtree(self.server.directory, ignore_errors=True)
 
 
 def frames(sent: bytes) -> Iterator[tuple[int, bytes]]:
-    """Return opcode and body of each frame of protocol 4 that bytes hold; the last body may be cut off."""
+    """Yield opcode and body of each frame of protocol 4 in these bytes; the last body may be incomplete."""
     while len(sent) >= HEADER:
         length = int.from_bytes(sent[5:HEADER], "big")
         yield sent[4], sent[HEADER : HEADER + length]
@@ -95,10 +95,10 @@ def frames(sent: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def is_conditional_write(opcode: int, body: bytes) -> bool:
-    """Return whether a frame runs a prepared statement otherwise than as a serial read or as the listing of everything.
+    """Return whether a frame runs a prepared statement that is neither a serial read nor the listing of all records.
 
-    An EXECUTE is the statement's id ([short bytes]), then consistency ([short]) and flags ([byte]); ours carry values
-    (0x01), but for the listing of everything.
+    An EXECUTE is the statement's id ([short bytes]), then consistency ([short]) and flags ([byte]); ours have values
+    (0x01), except for the listing of all records.
     """
     if opcode != EXECUTE or len(body) < 2:
         return False
@@ -109,7 +109,7 @@ def is_conditional_write(opcode: int, body: bytes) -> bool:
 
 @contextmanager
 def session(port: int, **options: Any) -> Iterator[Any]:
-    """Connect to the node by itself, past the store."""
+    """Connect to the node directly, not through a store."""
     cluster = Cluster(
         ["127.0.0.1"], port=port, protocol_version=4, schema_metadata_enabled=False, compression=False, **options
     )
@@ -120,7 +120,7 @@ def session(port: int, **options: Any) -> Iterator[Any]:
 
 
 def knows(node: CassandraServer) -> set[str]:
-    """Ask one node, and no other, whom it knows to have a part of the ring, but for itself; nobody if it fails."""
+    """Return the other nodes that one node knows to own a part of the ring; empty if the query fails."""
     profile = ExecutionProfile(load_balancing_policy=WhiteListRoundRobinPolicy([node.host]))
     cluster = Cluster(
         [DefaultEndPoint(node.host, node.port)],
