@@ -203,8 +203,9 @@ class LockedTaskGroup(_Locking, TaskGroup):  # type: ignore[misc]  # the base cl
     """A group of tasks under one lease, on any number of workers, with its own acquire and release tasks.
 
     Name the lock by lock, its URL, or by key with lockstead_conn_id, the connection that names its store. All other
-    parameters are those of `LockSpec` or of Airflow's TaskGroup. acquire_args, release_args and keeper_args are passed to the acquire,
-    release and keeper tasks. Invalid arguments raise ValueError or TypeError, with one line, when the file is parsed.
+    parameters are those of `LockSpec` or of Airflow's TaskGroup. acquire_args, release_args and keeper_args are passed
+    to the acquire, release and keeper tasks. Invalid arguments raise ValueError or TypeError, with one line, when the
+    file is parsed.
 
     There may be pauses between the tasks. A task that is cleared alone after the release finds no lease: see
     `on_stale_lease`.
