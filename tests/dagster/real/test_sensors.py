@@ -59,7 +59,9 @@ def test_what_runs_is_not_touched_by_the_janitor(live: Live, name: str, tmp_path
         )
         assert live.noted(name, "cleans up", run) == []
         (tick, *_earlier) = live.dagster.ticks("lockstead_janitor")
-        assert tick["skipReason"] == "1 locks are held by runs, none of one that has ended"
+        # what other tests left locked may be freed in the same tick
+        assert run not in tick["skipReason"]
+        assert live.lock(name).inspect() is not None
     ended.touch()
     assert live.dagster.finished(run) == "SUCCESS", live.dagster.story(run)
     assert live.lock(name).history() == []
