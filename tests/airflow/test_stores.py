@@ -139,7 +139,8 @@ class Used:
             check=False,
         )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-        said = json.loads(done.stdout.strip().rpartition("\n")[2])
+        # Airflow 2.10 may log to stdout as it exits
+        said = json.loads([line for line in done.stdout.splitlines() if line.startswith("{")][-1])
         self.seen: dict[str, Any] = said["seen"]
         self.logged: list[str] = said["logged"]
         self.said = done.stdout + done.stderr
