@@ -41,6 +41,14 @@ def server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
+def own() -> Iterator[PostgresServer]:
+    """Return a server that a test may stop."""
+    server = PostgresServer().start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
 def schema() -> str:
     return f"awaiting{next(NUMBERS)}"
 
@@ -146,31 +154,27 @@ def test_a_statement_that_is_cancelled_under_way_spoils_its_connection_and_no_ot
     asyncio.run(main())
 
 
-def test_a_cancelled_statement_of_a_server_that_stands_still_stops_no_loop() -> None:
+def test_a_cancelled_statement_of_a_server_that_stands_still_stops_no_loop(own: PostgresServer) -> None:
     """The request to call it back must not hold the GIL until the server goes on: then everything would stand still."""
-    own = PostgresServer().start()
-    try:
-        with opened(own.url()) as store:
+    with opened(own.url()) as store:
 
-            async def main() -> None:
-                first = await made(store)
-                own.pause()
-                resumer = resumed_later(own)
-                try:
-                    asking = asyncio.ensure_future(store.aperform(Extend(APT, {}, first.incarnation), LIMIT))
-                    await asyncio.sleep(0.1)
-                    asking.cancel()
-                    with pytest.raises(asyncio.CancelledError):
-                        await asking
-                    assert resumer.poll() is None, "everything stood still until the server went on"
-                finally:
-                    resumer.kill()
-                    resumer.wait()
-                    own.resume()
+        async def main() -> None:
+            first = await made(store)
+            own.pause()
+            resumer = resumed_later(own)
+            try:
+                asking = asyncio.ensure_future(store.aperform(Extend(APT, {}, first.incarnation), LIMIT))
+                await asyncio.sleep(0.1)
+                asking.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await asking
+                assert resumer.poll() is None, "everything stood still until the server went on"
+            finally:
+                resumer.kill()
+                resumer.wait()
+                own.resume()
 
-            asyncio.run(main())
-    finally:
-        own.remove()
+        asyncio.run(main())
 
 
 def test_who_is_cancelled_while_connecting_leaves_no_connection_behind() -> None:
@@ -260,26 +264,22 @@ def test_a_server_that_says_nothing_when_connected_to_costs_the_limit_and_stops_
     assert asyncio.run(main()) > 20
 
 
-def test_a_server_that_stands_still_costs_a_command_its_limit_and_no_more() -> None:
-    own = PostgresServer().start()
-    try:
-        with opened(own.url()) as store:
+def test_a_server_that_stands_still_costs_a_command_its_limit_and_no_more(own: PostgresServer) -> None:
+    with opened(own.url()) as store:
 
-            async def main() -> None:
-                first = await made(store)
-                own.pause()
-                try:
-                    with pytest.raises(OutcomeUnknown, match="did not answer within"):
-                        await store.aperform(Extend(APT, {}, first.incarnation), 0.5)
-                    with pytest.raises(StoreUnavailable, match="no answer within"):
-                        await store.aperform(Extend(APT, {}, first.incarnation), 0.5)
-                finally:
-                    own.resume()
-                assert isinstance(await store.aperform(Extend(APT, {}, first.incarnation), LIMIT), Snapshot)
+        async def main() -> None:
+            first = await made(store)
+            own.pause()
+            try:
+                with pytest.raises(OutcomeUnknown, match="did not answer within"):
+                    await store.aperform(Extend(APT, {}, first.incarnation), 0.5)
+                with pytest.raises(StoreUnavailable, match="no answer within"):
+                    await store.aperform(Extend(APT, {}, first.incarnation), 0.5)
+            finally:
+                own.resume()
+            assert isinstance(await store.aperform(Extend(APT, {}, first.incarnation), LIMIT), Snapshot)
 
-            asyncio.run(main())
-    finally:
-        own.remove()
+        asyncio.run(main())
 
 
 # --- failures ----------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ Peer: TypeAlias = "tuple[Address, bool]"
 
 
 class Connection:
-    """One connection, to be closed by who opened it. Serves one caller at a time."""
+    """One connection for one caller at a time. The caller that opened it closes it."""
 
     __slots__ = ("_used_at", "client", "is_good", "opened_at", "where")
 

@@ -21,7 +21,7 @@ MESSAGE_MAX: Final = 65_536
 
 
 class Messages:
-    """The messages to a channel, read without blocking from a connection, which is closed by who opened it."""
+    """The messages to a channel, read without blocking from a connection, which the caller closes."""
 
     __slots__ = ("_came", "_opening", "_socket", "first")
 
