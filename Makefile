@@ -153,7 +153,7 @@ demo-dagster: $(STAMP) debian ## the same from two jobs of a real Dagster, one o
 
 .PHONY: sim
 sim: $(STAMP) ## the lock protocol in virtual time under faults; SEED= replays one run, SEEDS= SCENARIO= FROM= choose more
-	$(RUN)/python -m lockstead.testing.simulation $(if $(SEED),--seed '$(SEED)') $(if $(SEEDS),--seeds '$(SEEDS)') \
+	$(RUN)/python -m tests.simulation $(if $(SEED),--seed '$(SEED)') $(if $(SEEDS),--seeds '$(SEEDS)') \
 	  $(if $(FROM),--from '$(FROM)') $(if $(SCENARIO),--scenario '$(SCENARIO)') $(ARGS)
 
 .PHONY: mutants

@@ -177,7 +177,7 @@ def _failed(places: tuple[str, ...]) -> str | None:
 
 
 def _violated() -> str | None:
-    from lockstead.testing.simulation import play
+    from tests.simulation import play
 
     for seed in SEEDS:
         if (run := play(seed)).violation is not None:

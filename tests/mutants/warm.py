@@ -183,7 +183,7 @@ class Warm:
 
     def _passes(self, name: str) -> bool:
         if name == SEEDED:
-            from lockstead.testing.simulation import play
+            from tests.simulation import play
 
             return all(play(seed).violation is None for seed in SEEDS)
         self._failed = False

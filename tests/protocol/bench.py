@@ -13,10 +13,10 @@ from lockstead.protocol.members import Attached, attach
 from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.record import Record, encode
 from lockstead.settings import Settings
-from lockstead.testing.simulation.enforcing import EnforcedStore
-from lockstead.testing.simulation.store import SHARED, Entry, SimulatedStore
-from lockstead.testing.simulation.world import BootClock, World
 from lockstead.values import Name
+from tests.simulation.enforcing import EnforcedStore
+from tests.simulation.store import SHARED, Entry, SimulatedStore
+from tests.simulation.world import BootClock, World
 
 APT = Name("apt")
 C = TypeVar("C", bound=Command[Any])

@@ -14,12 +14,12 @@ from lockstead.errors import StoreError, StoreUnavailable
 from lockstead.protocol.acquire import AcquireRequest, Contended, Grant
 from lockstead.protocol.commands import Conflict, Create, Extend, Pause, Paused, Read, Remove, Replace, Traits
 from lockstead.protocol.record import Revocation, revocation_text
-from lockstead.testing.simulation.enforcing import ENFORCED
-from lockstead.testing.simulation.store import DATED, SHARED
 from lockstead.values import LeaseOutcome, PreviousLease
 from tests.protocol.bench import APT, Bench, Session
 from tests.protocol.test_enforced import shown
 from tests.protocol.test_rules import overdue
+from tests.simulation.enforcing import ENFORCED
+from tests.simulation.store import DATED, SHARED
 
 ALMOST_OVER = 8.5
 """Seconds since the lease of a server was renewed, after which too little of ten seconds is left to begin work."""

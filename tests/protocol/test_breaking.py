@@ -14,8 +14,8 @@ from lockstead.protocol.members import drain
 from lockstead.protocol.record import Record, Revocation, decode, encode
 from lockstead.protocol.release import Broken, Had, Outcome, audit_entry, break_lease, end, read_status, sweep
 from lockstead.protocol.renew import renew
-from lockstead.testing.simulation.store import NONE, SHARED
 from tests.protocol.bench import APT, Bench, Session
+from tests.simulation.store import NONE, SHARED
 
 OPERATOR = Revocation("op", "stuck")
 FOREIGN = replace(SHARED, foreign=True)

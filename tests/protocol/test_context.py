@@ -20,9 +20,9 @@ from lockstead.protocol.commands import (
 )
 from lockstead.protocol.context import draw
 from lockstead.protocol.observations import Observation
-from lockstead.testing.simulation.store import DATED, NONE, SHARED
 from lockstead.values import Name, Space
 from tests.protocol.bench import APT, Bench
+from tests.simulation.store import DATED, NONE, SHARED
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ from lockstead.protocol.commands import Conflict, Create, Extend, Pause, Read, R
 from lockstead.protocol.members import renew_member
 from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.renew import renew
-from lockstead.testing.simulation.enforcing import ENFORCED
-from lockstead.testing.simulation.store import SHARED
 from lockstead.values import LeaseOutcome
 from tests.protocol.bench import APT, Bench, Session
+from tests.simulation.enforcing import ENFORCED
+from tests.simulation.store import SHARED
 
 
 def shown(session: Session, after: float = 0.0, **more: Any) -> Session:

@@ -43,9 +43,9 @@ from lockstead.protocol.release import (
     sweep,
 )
 from lockstead.protocol.renew import Over, Renewed, renew
-from lockstead.testing.simulation.store import DATED, NONE, SHARED
 from lockstead.values import LeaseOutcome, PreviousLease, Sequencer
 from tests.protocol.bench import APT, Bench
+from tests.simulation.store import DATED, NONE, SHARED
 
 EVERY = pytest.mark.parametrize("traits", [SHARED, DATED, NONE], ids=lambda traits: traits.scheme)
 

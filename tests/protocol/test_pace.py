@@ -12,9 +12,9 @@ from lockstead.protocol.commands import Create, Extend, List, Pause, Read, Remov
 from lockstead.protocol.fence import draw_token
 from lockstead.protocol.members import Attached, drain, member_name
 from lockstead.protocol.release import Outcome, release, remove
-from lockstead.testing.simulation.store import DATED, NONE
 from lockstead.values import Space
 from tests.protocol.bench import APT, Bench, Session
+from tests.simulation.store import DATED, NONE
 
 PACED = replace(DATED, pace=1.0)
 

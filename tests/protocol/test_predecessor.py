@@ -11,11 +11,11 @@ from lockstead.protocol.commands import Create, Extend, Read, Remove, Replace, T
 from lockstead.protocol.previous_lease import FORGOTTEN
 from lockstead.protocol.record import Record, Revocation, decode, encode
 from lockstead.protocol.release import Had, Outcome, break_lease, give_back, release, sweep
-from lockstead.testing.simulation.enforcing import ENFORCED
-from lockstead.testing.simulation.store import DATED, NONE, SHARED
 from lockstead.values import LeaseOutcome, PreviousLease
 from tests.protocol.bench import APT, Bench
 from tests.protocol.test_rules import overdue
+from tests.simulation.enforcing import ENFORCED
+from tests.simulation.store import DATED, NONE, SHARED
 
 EVERY = pytest.mark.parametrize("traits", [SHARED, DATED, NONE, ENFORCED], ids=lambda traits: traits.scheme)
 

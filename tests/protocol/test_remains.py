@@ -28,9 +28,9 @@ from lockstead.protocol.release import Had, Outcome, audit, give_back, may_remov
 from lockstead.protocol.renew import Over, extensible, renew
 from lockstead.protocol.waiting import until_free
 from lockstead.settings import Settings
-from lockstead.testing.simulation.store import DATED, NONE, SHARED
 from lockstead.values import LeaseOutcome, Name, PreviousLease, Sequencer, Space
 from tests.protocol.bench import APT, Bench, Session
+from tests.simulation.store import DATED, NONE, SHARED
 
 
 def lease_state() -> LeaseState:

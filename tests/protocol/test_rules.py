@@ -28,9 +28,9 @@ from lockstead.protocol.release import (
     sweep,
 )
 from lockstead.protocol.renew import Over, renew
-from lockstead.testing.simulation.store import DATED, NONE, SHARED
 from lockstead.values import LeaseOutcome, PreviousLease, Space
 from tests.protocol.bench import APT, Bench
+from tests.simulation.store import DATED, NONE, SHARED
 
 CLOSING = {"closing": "1"}
 

@@ -16,9 +16,9 @@ from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.release import read_status, release
 from lockstead.protocol.renew import renew
 from lockstead.protocol.waiting import until_free
-from lockstead.testing.simulation.store import DATED, NONE, SHARED
 from lockstead.values import Name, Sequencer
 from tests.protocol.bench import APT, Bench
+from tests.simulation.store import DATED, NONE, SHARED
 
 TTL, ROUND = 100.0, 12.5
 

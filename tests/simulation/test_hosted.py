@@ -14,7 +14,7 @@ from lockstead.protocol.commands import Extend, Remove, Replace
 from lockstead.stores.bootclock import Place
 from lockstead.stores.memory import MemoryStore
 from lockstead.stores.sqlite.store import SqliteStore
-from lockstead.testing.simulation import Scenario, play
+from tests.simulation import Scenario, play
 
 HERE = Place("boot", "time:[1]")
 Clock = Callable[[], float]

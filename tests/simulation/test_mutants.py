@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstead.testing.simulation import play
+from tests.simulation import play
 from tests.simulation.mutants import MUTANTS, broken
 from tests.simulation.mutants.table import SEEDS, found, table, within
 

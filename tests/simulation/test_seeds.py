@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from lockstead.testing.simulation import Scenario, play, scenario_of
-from lockstead.testing.simulation.__main__ import main, replay_line
-from lockstead.testing.simulation.network import FAULTS
-from lockstead.testing.simulation.plans import ROUGH_DELIVERED
-from lockstead.testing.simulation.store import DATED
-from lockstead.testing.simulation.tally import Tally, play_all, shown
+from tests.simulation import Scenario, play, scenario_of
+from tests.simulation.__main__ import main, replay_line
 from tests.simulation.mutants import broken
+from tests.simulation.network import FAULTS
+from tests.simulation.plans import ROUGH_DELIVERED
+from tests.simulation.store import DATED
+from tests.simulation.tally import Tally, play_all, shown
 
 CHUNK = 250
 KNOWN = tomllib.loads((Path(__file__).parent / "seeds.toml").read_text())["seed"]

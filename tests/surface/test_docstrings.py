@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import pytest
 
 ROOT: Final = Path(__file__).parents[2]
-SOURCES: Final = sorted([ROOT / "core/src", *ROOT.glob("packages/*/src")])
+SOURCES: Final = sorted([ROOT / "core/src", ROOT / "tests/simulation", *ROOT.glob("packages/*/src")])
 EXPLAINED: Final = re.compile(r"(?:^|[.;)]\s+|\n\s*)((?:[a-z_][a-z_0-9]*(?:, | and ))*[a-z_][a-z_0-9]*): (?=\S)")
 
 Documented: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef"

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 
-from lockstead.testing.simulation import play
-from lockstead.testing.simulation.tally import cores
+from tests.simulation import play
 from tests.simulation.mutants import MUTANTS, broken
 from tests.simulation.mutants.table import FOUND, SEEDS, found, table
+from tests.simulation.tally import cores
 
 
 def search(name: str) -> tuple[str, int, str]:

@@ -15,13 +15,13 @@ from lockstead.protocol.keeping import Keeping
 from lockstead.protocol.lifecycle import Action, LeaseState, State
 from lockstead.protocol.record import Record, encode
 from lockstead.runtime.engine import Engine
-from lockstead.testing.simulation.process import Process
-from lockstead.testing.simulation.store import SHARED
 from lockstead.values import LeaseOutcome, PreviousLease
 from tests.protocol import test_hazards, test_lifecycle, test_pace, test_record, test_rules
 from tests.runtime import test_breaking, test_leaving
 from tests.runtime.faulty import Faulty
 from tests.simulation.mutants.patching import Patch, everywhere, mutant
+from tests.simulation.process import Process
+from tests.simulation.store import SHARED
 
 
 @mutant(

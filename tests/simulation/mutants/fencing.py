@@ -10,11 +10,11 @@ from lockstead.protocol import fence
 from lockstead.protocol.commands import Absent, Extend, Read, Snapshot, TokenSource, ask
 from lockstead.protocol.context import draw, loss
 from lockstead.protocol.observations import ObservationCache
-from lockstead.testing.simulation.store import SHARED
 from lockstead.values import Sequencer
 from tests.protocol import test_hazards, test_rules, test_set_clock
 from tests.runtime import test_leaving
 from tests.simulation.mutants.patching import Patch, everywhere, mutant
+from tests.simulation.store import SHARED
 
 
 def _publishing(incarnation: bool) -> Any:

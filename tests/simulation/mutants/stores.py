@@ -11,10 +11,10 @@ from typing import Any
 from lockstead.protocol import renew
 from lockstead.protocol.commands import Conflict, Snapshot
 from lockstead.stores.sqlite.store import SqliteStore
-from lockstead.testing.simulation.store import DATED, SHARED, SimulatedStore
 from lockstead.values import Space
 from tests.protocol import test_hazards, test_rules
 from tests.simulation.mutants.patching import Patch, everywhere, mutant
+from tests.simulation.store import DATED, SHARED, SimulatedStore
 from tests.stores.sqlite import test_store as test_sqlite
 
 

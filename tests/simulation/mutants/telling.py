@@ -6,9 +6,9 @@ from typing import Any
 
 from lockstead.protocol import acquire, previous_lease, release
 from lockstead.protocol.commands import Remove
-from lockstead.testing.simulation.store import SHARED
 from tests.protocol import test_predecessor
 from tests.simulation.mutants.patching import Patch, everywhere, mutant
+from tests.simulation.store import SHARED
 
 
 @mutant(

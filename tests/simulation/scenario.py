@@ -13,20 +13,20 @@ from lockstead.protocol.commands import StoreClock, Traits
 from lockstead.protocol.context import ProtocolContext
 from lockstead.protocol.observations import ObservationCache
 from lockstead.settings import Settings
-from lockstead.testing.simulation.enforcing import EnforcedStore
-from lockstead.testing.simulation.hosted import Hosted, Opened
-from lockstead.testing.simulation.machine import Machine
-from lockstead.testing.simulation.network import ACCIDENTS, Network
-from lockstead.testing.simulation.outsiders import Operator, Stranger
-from lockstead.testing.simulation.places import SESSION_TTL, Places
-from lockstead.testing.simulation.plans import Plan, Scenario, plan_of
-from lockstead.testing.simulation.process import Process
-from lockstead.testing.simulation.properties import Watch
-from lockstead.testing.simulation.store import Entry, SimulatedStore
-from lockstead.testing.simulation.talk import Talk
-from lockstead.testing.simulation.worker import Mailbox, Worker
-from lockstead.testing.simulation.world import BootClock, Halt, Violation, World
 from lockstead.values import Name, Space
+from tests.simulation.enforcing import EnforcedStore
+from tests.simulation.hosted import Hosted, Opened
+from tests.simulation.machine import Machine
+from tests.simulation.network import ACCIDENTS, Network
+from tests.simulation.outsiders import Operator, Stranger
+from tests.simulation.places import SESSION_TTL, Places
+from tests.simulation.plans import Plan, Scenario, plan_of
+from tests.simulation.process import Process
+from tests.simulation.properties import Watch
+from tests.simulation.store import Entry, SimulatedStore
+from tests.simulation.talk import Talk
+from tests.simulation.worker import Mailbox, Worker
+from tests.simulation.world import BootClock, Halt, Violation, World
 
 KEY: Final = Name("apt")
 _FORGOTTEN: Final = {

@@ -12,10 +12,10 @@ from lockstead.protocol import expiry
 from lockstead.protocol.commands import Create, Extend, Remove, Replace, Reply, Script, Snapshot
 from lockstead.protocol.record import Revocation, number
 from lockstead.protocol.release import Broken, break_lease
-from lockstead.testing.simulation.machine import Machine
-from lockstead.testing.simulation.process import Process
-from lockstead.testing.simulation.store import SimulatedStore
 from lockstead.values import Name, Space
+from tests.simulation.machine import Machine
+from tests.simulation.process import Process
+from tests.simulation.store import SimulatedStore
 
 DAMAGED: Final = {"v": "1"}
 """The fields of a damaged record."""

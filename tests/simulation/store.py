@@ -27,9 +27,9 @@ from lockstead.protocol.commands import (
     TokenSource,
     Traits,
 )
-from lockstead.testing.simulation.places import Places
-from lockstead.testing.simulation.world import BootClock, World
 from lockstead.values import Name, Space
+from tests.simulation.places import Places
+from tests.simulation.world import BootClock, World
 
 SHARED: Final = Traits("shared", "simulated", StoreClock.ONE_CLOCK, TokenSource.NATIVE)
 DATED: Final = Traits(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from lockstead.errors import StoreError
 from lockstead.protocol.acquire import AcquireRequest, Contended, acquire
 from lockstead.protocol.turns import LOOK_AGAIN
-from lockstead.testing.simulation.talk import Talk
+from tests.simulation.talk import Talk
 
 if TYPE_CHECKING:
-    from lockstead.testing.simulation.process import Process
+    from tests.simulation.process import Process
 
 Then = Callable[[Any, StoreError | None], None]
 

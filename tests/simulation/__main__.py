@@ -7,9 +7,9 @@ import sys
 import time
 from collections.abc import Sequence
 
-from lockstead.testing.simulation.plans import Scenario, plan_of, scenario_of
-from lockstead.testing.simulation.scenario import Run, play
-from lockstead.testing.simulation.tally import Tallies, Tally, cores, play_all, shown
+from tests.simulation.plans import Scenario, plan_of, scenario_of
+from tests.simulation.scenario import Run, play
+from tests.simulation.tally import Tallies, Tally, cores, play_all, shown
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from lockstead.testing.simulation.world import World
 from lockstead.values import Name
+from tests.simulation.world import World
 
 SESSION_TTL: Final = 4.0
 """Seconds without a renewal after which a process's places end."""

@@ -16,11 +16,11 @@ EVENTS_MAX: Final = 200_000
 Call: TypeAlias = Callable[[Any], None]
 
 
-class Violation(Exception):  # noqa: N818 - the usual term in this field
+class Violation(Exception):
     """A property of the protocol did not hold."""
 
 
-class Halt(Exception):  # noqa: N818 - not an error
+class Halt(Exception):
     """Raised by an event to end the current part of a run."""
 
 

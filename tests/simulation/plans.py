@@ -15,10 +15,10 @@ from typing import Final
 
 from lockstead.protocol.commands import StoreClock, Traits
 from lockstead.settings import Settings
-from lockstead.testing.simulation.enforcing import ENFORCED
-from lockstead.testing.simulation.network import ACCIDENTS, KINDS, Faults
-from lockstead.testing.simulation.store import PROFILES
-from lockstead.testing.simulation.worker import Habits
+from tests.simulation.enforcing import ENFORCED
+from tests.simulation.network import ACCIDENTS, KINDS, Faults
+from tests.simulation.store import PROFILES
+from tests.simulation.worker import Habits
 
 ROUGH_DELIVERED: Final = 50
 """Number of delivered requests that ends the rough part of a short run."""

@@ -18,7 +18,7 @@ from lockstead.stores.subscriptions import Subscription
 from lockstead.values import Name, Space
 
 if TYPE_CHECKING:
-    from lockstead.testing.simulation.machine import Machine
+    from tests.simulation.machine import Machine
 
 OVERTIME: Final = 0.9
 """Seconds after the end of a wait within which the last attempt must end, as in the real drivers."""

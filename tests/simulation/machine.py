@@ -13,11 +13,11 @@ from lockstead.protocol.context import ProtocolContext
 from lockstead.protocol.observations import ObservationCache
 from lockstead.settings import Settings
 from lockstead.stores.subscriptions import Subscription
-from lockstead.testing.simulation.network import Network
-from lockstead.testing.simulation.properties import Watch
-from lockstead.testing.simulation.talk import Talk, Then
-from lockstead.testing.simulation.world import Actor, BootClock, World
 from lockstead.values import Name
+from tests.simulation.network import Network
+from tests.simulation.properties import Watch
+from tests.simulation.talk import Talk, Then
+from tests.simulation.world import Actor, BootClock, World
 
 
 class Machine(Actor):

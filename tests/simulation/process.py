@@ -31,13 +31,13 @@ from lockstead.protocol.release import Had, Outcome, give_back, may_remove_after
 from lockstead.protocol.renew import renew
 from lockstead.protocol.turns import Turns
 from lockstead.settings import Settings
-from lockstead.testing.simulation.machine import Machine
-from lockstead.testing.simulation.network import Network
-from lockstead.testing.simulation.properties import HAIR, LATE, Watch
-from lockstead.testing.simulation.queueing import Waiter, check_turns, check_woken
-from lockstead.testing.simulation.talk import Talk
-from lockstead.testing.simulation.world import BootClock, World
 from lockstead.values import Name
+from tests.simulation.machine import Machine
+from tests.simulation.network import Network
+from tests.simulation.properties import HAIR, LATE, Watch
+from tests.simulation.queueing import Waiter, check_turns, check_woken
+from tests.simulation.talk import Talk
+from tests.simulation.world import BootClock, World
 
 EVER = float("inf")
 WORKERS_MAX: Final = 32

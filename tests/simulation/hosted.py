@@ -10,9 +10,9 @@ from typing import Any, Final, TypeAlias
 
 from lockstead.protocol.commands import Command, Create, Extend, Remove, Removed, Replace, Snapshot
 from lockstead.stores.port import Store
-from lockstead.testing.simulation.store import Entry, SimulatedStore
-from lockstead.testing.simulation.world import BootClock, World
 from lockstead.values import Name
+from tests.simulation.store import Entry, SimulatedStore
+from tests.simulation.world import BootClock, World
 
 Opened: TypeAlias = Callable[[Callable[[], float]], Store]
 """A function that opens an empty store for one run; its argument is a clock with the run's time in seconds."""

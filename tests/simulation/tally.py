@@ -16,9 +16,9 @@ from multiprocessing import get_context
 from operator import add
 from typing import Final
 
-from lockstead.testing.simulation.network import FAULTS
-from lockstead.testing.simulation.plans import Scenario
-from lockstead.testing.simulation.scenario import Run, play
+from tests.simulation.network import FAULTS
+from tests.simulation.plans import Scenario
+from tests.simulation.scenario import Run, play
 
 CHUNK: Final = 250
 """Number of seeds that one process plays before it reports."""

@@ -21,9 +21,9 @@ from lockstead.protocol.commands import (
     TokenSource,
     Traits,
 )
-from lockstead.testing.simulation.store import SimulatedStore
-from lockstead.testing.simulation.world import BootClock, World
 from lockstead.values import Name
+from tests.simulation.store import SimulatedStore
+from tests.simulation.world import BootClock, World
 
 H = TypeVar("H", Snapshot | Conflict, Snapshot | Conflict | Absent)
 

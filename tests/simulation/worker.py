@@ -16,10 +16,10 @@ from lockstead.protocol.members import Attached, attach, remove_member
 from lockstead.protocol.record import number
 from lockstead.protocol.release import release
 from lockstead.protocol.renew import Over
-from lockstead.testing.simulation.process import KeptLease, Process
-from lockstead.testing.simulation.queueing import Waiter
-from lockstead.testing.simulation.talk import Talk
 from lockstead.values import Name
+from tests.simulation.process import KeptLease, Process
+from tests.simulation.queueing import Waiter
+from tests.simulation.talk import Talk
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.protocol.commands import Command, Create, Extend, List, Read, Remove, Removed, Replace, Snapshot
 from lockstead.stores.subscriptions import Subscription, Subscriptions
-from lockstead.testing.simulation.enforcing import EnforcedStore
-from lockstead.testing.simulation.places import RENEW_EVERY, Session
-from lockstead.testing.simulation.store import SimulatedStore
-from lockstead.testing.simulation.words import brief
-from lockstead.testing.simulation.world import Actor, Halt, World
 from lockstead.values import Name
+from tests.simulation.enforcing import EnforcedStore
+from tests.simulation.places import RENEW_EVERY, Session
+from tests.simulation.store import SimulatedStore
+from tests.simulation.words import brief
+from tests.simulation.world import Actor, Halt, World
 
 if TYPE_CHECKING:
-    from lockstead.testing.simulation.machine import Machine
-    from lockstead.testing.simulation.talk import Talk
+    from tests.simulation.machine import Machine
+    from tests.simulation.talk import Talk
 
 _LOST, _LATE, _MUTE, _DOUBLED, _REFUSED, _FAILED_BEFORE, _FAILED_AFTER, _STOPPED, _DEAD = range(9)
 KINDS: Final = (

@@ -13,9 +13,9 @@ from lockstead.errors import LossReason
 from lockstead.protocol import expiry
 from lockstead.protocol.commands import StoreClock
 from lockstead.protocol.lifecycle import LeaseState, State
-from lockstead.testing.simulation.store import Entry, SimulatedStore
-from lockstead.testing.simulation.world import Actor, Violation, World
 from lockstead.values import LeaseOutcome, Name, Space
+from tests.simulation.store import Entry, SimulatedStore
+from tests.simulation.world import Actor, Violation, World
 
 HAIR: Final = 1e-6
 """Seconds of tolerance for floating-point instants."""
