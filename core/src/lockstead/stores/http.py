@@ -7,14 +7,21 @@ imports httpcore. Must not know what is requested, nor from which server.
 from __future__ import annotations
 
 import asyncio
+import math
+import socket
 import ssl
 import time
+from asyncio.staggered import staggered_race
 from collections.abc import Iterable, Mapping
+from functools import partial
+from itertools import zip_longest
 from typing import Any, Final, TypeAlias, cast
 
 import httpcore
 
+from lockstead.errors import StoreUnavailable
 from lockstead.frozen import frozen
+from lockstead.stores.awaiting import aside
 from lockstead.stores.bounds import Bounds
 
 KEEPALIVE: Final = 10.0
@@ -26,6 +33,9 @@ unknown outcome, and sending it again would be a hidden retry.
 """
 
 CONNECTIONS_MAX: Final = 64
+
+NEXT_ADDRESS: Final = 0.25
+"""Seconds after which the next address of a host is tried beside the one before. Source: RFC 8305."""
 
 Pool: TypeAlias = httpcore.ConnectionPool
 AwaitedPool: TypeAlias = httpcore.AsyncConnectionPool
@@ -112,6 +122,50 @@ class _Backend(httpcore.NetworkBackend):
         return _Stream(self._inner.connect_tcp(host, port, seconds, local_address, socket_options))
 
 
+class _AwaitedBackend(httpcore.AsyncNetworkBackend):
+    """A network backend that looks no name up in the loop's executor, whose threads are joined when the loop ends."""
+
+    def __init__(self) -> None:
+        self._inner = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in httpcore
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        ends_at = time.monotonic() + (math.inf if timeout is None else timeout)
+        lookup = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        try:
+            try:
+                found = lookup(flags=socket.AI_NUMERICHOST)
+            except OSError:
+                found = await aside(lookup, ends_at)
+        except TimeoutError as error:
+            raise httpcore.ConnectTimeout(f"no address of {host} was found in time") from error
+        except (OSError, StoreUnavailable) as error:
+            raise httpcore.ConnectError(str(error)) from error
+        left = ends_at - time.monotonic()
+        attempts = [
+            partial(self._inner.connect_tcp, address, port, left, local_address, socket_options)
+            for address in _in_turn(found)
+        ]
+        stream, winner, errors = await staggered_race(attempts, NEXT_ADDRESS)
+        if winner is None:
+            raise next(filter(None, errors))
+        return cast(httpcore.AsyncNetworkStream, stream)
+
+
+def _in_turn(found: Iterable[tuple[Any, ...]]) -> list[str]:
+    """Return the addresses of a lookup, IPv6 and IPv4 in turn, so that one that leads nowhere costs little time."""
+    by_family: dict[int, list[str]] = {}
+    for family, *_, address in found:
+        by_family.setdefault(family, []).append(address[0])
+    return [address for addresses in zip_longest(*by_family.values()) for address in addresses if address]
+
+
 def _bounds(timeout: object) -> Bounds:
     return cast(Bounds, timeout)
 
@@ -137,7 +191,7 @@ def blocking(tls: ssl.SSLContext, proxy: str | None = None) -> Pool:
 def awaiting(tls: ssl.SSLContext, proxy: str | None = None) -> AwaitedPool:
     """Return a pool for asynchronous requests of one event loop, like `blocking`."""
     kinds = httpcore.AsyncConnectionPool, httpcore.AsyncHTTPProxy, httpcore.AsyncSOCKSProxy
-    return cast(AwaitedPool, _made(*kinds, _ways(tls), proxy))
+    return cast(AwaitedPool, _made(*kinds, {**_ways(tls), "network_backend": _AwaitedBackend()}, proxy))
 
 
 def _ways(tls: ssl.SSLContext) -> dict[str, Any]:
