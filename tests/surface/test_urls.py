@@ -38,6 +38,12 @@ def test_every_scheme_takes_a_user_or_says_that_it_takes_none(scheme: str) -> No
         assert urls.with_user(url, "me", "secret") == f"{scheme}://me:secret@host/db"
 
 
+def test_only_the_memory_store_is_confined_to_one_process() -> None:
+    assert [scheme for scheme in [*OURS, "zookeeper", "file", "env"] if not urls.spans_processes(f"{scheme}:x")] == [
+        "memory"
+    ]
+
+
 @pytest.mark.parametrize(("url", "says"), [("sqlite:///x.db#apt", "names a lock"), ("nowhere://x", "nowhere")])
 def test_what_is_no_store_is_told_in_one_line(url: str, says: str) -> None:
     with pytest.raises(ValueError, match=says) as told:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from lockstead.stores.url import ELSEWHERE, has_password, opener, parse_lock, printable, query
+from lockstead.stores.url import ELSEWHERE, has_password, opener, parse_lock, printable, query, spans_processes
 
 if TYPE_CHECKING:
     from lockstead.stores.port import StoreUrl
@@ -23,6 +23,7 @@ __all__ = [
     "of_ticket",
     "options",
     "parts",
+    "spans_processes",
     "with_user",
 ]
 

@@ -54,9 +54,9 @@ def ticket_and_store(function: F) -> F:
 
 
 def parse_lock_url(url: str) -> Target:
-    """Parse a lock's URL. A memory store is refused: it is private to one process."""
+    """Parse a lock's URL. A store that is private to one process is refused."""
     named = target(url)
-    _refuse_memory(named.store)
+    _refuse_private(named.store)
     return replace(named, store=urls.resolved(named.store))
 
 
@@ -71,7 +71,7 @@ class Place:
 def store_at(url: str) -> Place:
     """Parse a store's URL, or a lock's URL, with its key and settings."""
     parsed = urls.parse_store(url)
-    _refuse_memory(parsed)
+    _refuse_private(parsed)
     settings_in(parsed)
     return Place(urls.resolved(parsed), parsed.key)
 
@@ -83,10 +83,10 @@ def settings_in(parsed: StoreUrl) -> dict[str, Any]:
     return options
 
 
-def _refuse_memory(store: StoreUrl) -> None:
-    if store.scheme == "memory":
+def _refuse_private(store: StoreUrl) -> None:
+    if not urls.spans_processes(store.text):
         raise click.UsageError(
-            "a memory: store is private to one process and excludes no other; use sqlite: or another"
+            f"a {store.scheme}: store is private to one process and excludes no other; use sqlite: or another"
         )
 
 

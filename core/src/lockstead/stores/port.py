@@ -239,6 +239,11 @@ class Opener(Protocol):
         """Whether `user:password@` may precede the host; False by default."""
         return False
 
+    @property
+    def spans_processes(self) -> bool:
+        """Whether the store excludes holders in other processes; True by default."""
+        return True
+
     def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
         """Return (store part, key) of a lock URL; rest is the whole URL before `?` and `#`.
 

@@ -103,7 +103,7 @@ def resolved(url: StoreUrl) -> StoreUrl:
         raise StoreRefused(f"{url.text} does not hold {elsewhere.AS_URL}") from None
     if found.key is not None or found.options:
         raise StoreRefused(f"{url.text} holds more than the URL of a store; write key and settings behind {url.text}")
-    if found.scheme in {*ELSEWHERE, "memory"}:
+    if found.scheme in ELSEWHERE or not spans_processes(found.text):
         raise StoreRefused(
             f"{url.text} holds {found.scheme}:, which cannot be kept there; give it where the lock is used"
         )
@@ -159,6 +159,13 @@ def opener(scheme: str) -> Opener:
     except (ImportError, AttributeError) as error:
         raise StoreRefused(f"the store {entry.name!r} cannot be loaded from {entry.value!r}: {error}") from error
     return loaded
+
+
+def spans_processes(url: str) -> bool:
+    """Return whether the store of a URL excludes holders in other processes. ValueError if the scheme is unknown."""
+    scheme = url.partition(":")[0].lower()
+    # a URL in a file or a variable is refused there if its store does not
+    return scheme in ELSEWHERE or opener(scheme).spans_processes
 
 
 def meant(word: str, known: Iterable[str], mark: str = "") -> str:

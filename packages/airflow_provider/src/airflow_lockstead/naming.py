@@ -158,12 +158,15 @@ def check(connection: Any, url: str) -> None:
     from lockstead import urls
 
     who = f"the connection {connection.conn_id!r}"
-    if url.partition(":")[0].lower() == "memory":
-        raise ValueError(f"{who} names a memory: store, which lives in one process: every task is a process of its own")
     try:
         urls.check_store(url)
     except ValueError as error:
         raise ValueError(f"{who} does not name a store: {error}") from None
+    if not urls.spans_processes(url):
+        scheme = url.partition(":")[0]
+        raise ValueError(
+            f"{who} names a {scheme}: store, which lives in one process: every task is a process of its own"
+        )
 
 
 # --- Airflow's own connections ----------------------------------------------------------------------------------------

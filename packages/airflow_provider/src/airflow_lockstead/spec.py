@@ -163,9 +163,10 @@ def _checked_settings(spec: LockSpec) -> Settings:
         del settings["purpose"]
     if spec.lock is None or is_template(spec.lock):
         return Settings.make(**settings)
-    if spec.lock.partition(":")[0].lower() == "memory":
+    checked = Lock(spec.lock, **settings).settings
+    if not urls.spans_processes(spec.lock):
         raise ValueError(
-            "a memory: lock lives in one process and cannot be handed over: every task is a process of its own; "
-            "take sqlite: on one machine, or another store"
+            f"a {spec.lock.partition(':')[0]}: lock lives in one process and cannot be handed over: every task is a "
+            "process of its own; take sqlite: on one machine, or another store"
         )
-    return Lock(spec.lock, **settings).settings
+    return checked

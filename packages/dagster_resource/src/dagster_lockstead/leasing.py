@@ -109,12 +109,13 @@ class LeasedExecutor(dagster.Executor):  # type: ignore[misc]
         except (TypeError, ValueError) as error:
             raise InvalidLockConfig(str(error)) from error
         resource = _built(plan_context, spec.resource, stack)
-        section.refuse_memory(resource, is_apart=self._is_apart)
         settings = {**spec.settings, "owner": names.run_owner(plan_context.run_id)}
         try:
-            return spec.checked(resource.lock(str(spec.key), **settings)), spec, section.limit(resource, spec)
+            lock, limit = spec.checked(resource.lock(str(spec.key), **settings)), section.limit(resource, spec)
         except (TypeError, ValueError) as error:
             raise InvalidLockConfig(str(error)) from error
+        section.refuse_private(resource, is_apart=self._is_apart)
+        return lock, spec, limit
 
 
 def _check_ops(plan_context: Any, lock: Lock, spec: LockSpec, stack: ExitStack) -> None:

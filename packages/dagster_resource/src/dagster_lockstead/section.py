@@ -20,7 +20,7 @@ from dagster_lockstead.reporting import Reporter
 from dagster_lockstead.resource import LockResource
 from dagster_lockstead.spec import NOTHING, LockSpec
 from dagster_lockstead.working import Section
-from lockstead import Lease, Lock
+from lockstead import Lease, Lock, urls
 from lockstead.wrapping.locks import store_of
 
 
@@ -132,21 +132,22 @@ def lock_of(context: Any, resource: LockResource, spec: LockSpec) -> Lock:
         raise errors.InvalidLockConfig(
             f"the resource {spec.resource!r} must be a LockResource, and is {type(resource).__name__}"
         )
-    refuse_memory(resource, is_apart=compat.is_step_process())
     owner = owner_of(context)
     settings = spec.settings if owner is None else {**spec.settings, "owner": owner}
     try:
-        return spec.checked(resource.lock(str(spec.key), **settings))
+        lock = spec.checked(resource.lock(str(spec.key), **settings))
     except (TypeError, ValueError) as error:
         raise errors.InvalidLockConfig(str(error)) from error
+    refuse_private(resource, is_apart=compat.is_step_process())
+    return lock
 
 
-def refuse_memory(resource: LockResource, *, is_apart: bool) -> None:
-    """Raise InvalidLockConfig for a memory: store if steps have processes of their own (is_apart)."""
-    if is_apart and resource.store.url.startswith("memory:"):
+def refuse_private(resource: LockResource, *, is_apart: bool) -> None:
+    """Raise InvalidLockConfig for a store of one process if steps have processes of their own (is_apart)."""
+    if is_apart and not urls.spans_processes(resource.store.url):
         raise errors.InvalidLockConfig(
-            "a memory: lock lives in one process, and each step has a process of its own here, so it keeps nobody out: "
-            "take sqlite: or another store"
+            f"a {resource.store.url.partition(':')[0]}: lock lives in one process, and each step has a process of its "
+            "own here, so it keeps nobody out: take sqlite: or another store"
         )
 
 

@@ -113,7 +113,7 @@ def measured(
 
 
 def _peer(parsed: StoreUrl, settings: Mapping[str, Any]) -> Peer:
-    return (ThreadPeer if parsed.scheme == "memory" else ProcessPeer)(parsed.text, settings)
+    return (ProcessPeer if urls.spans_processes(parsed.text) else ThreadPeer)(parsed.text, settings)
 
 
 def _clean(keys: Keys, prober: Prober) -> None:

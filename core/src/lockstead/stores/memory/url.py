@@ -20,6 +20,8 @@ _NAME: Final = re.compile(r"memory:([A-Za-z0-9._-]*)")
 class _Opener(Opener):
     """The opener of `memory:` and `memory:name`."""
 
+    spans_processes = False
+
     @property
     def traits(self) -> Traits:
         from lockstead.stores.memory.store import TRAITS
