@@ -30,6 +30,7 @@ from lockstead.stores.etcd import encoding as etcd
 from lockstead.stores.etcd.settings import read as read_etcd
 from lockstead.stores.etcd.store import EtcdStore
 from lockstead.stores.gcs import encoding as gcs
+from lockstead.stores.http import Answer
 from lockstead.stores.kept import map_of_text
 from lockstead.stores.postgres import encoding as postgres
 from lockstead.stores.redis import encoding as redis
@@ -291,7 +292,7 @@ def on_gcs(text: str, fields: Fields) -> None:
     for body in (_bytes(text), _bytes(json.dumps(resource))):
         for status in (200, 404, 403, 500):
             with suppress(StoreError):
-                gcs.answer_to(Read(APT), gcs.Response(status, text, body), place)
+                gcs.answer_to(Read(APT), Answer(status, {b"date": _bytes(text)}, body), place)
 
 
 def on_zookeeper(text: str, fields: Fields) -> None:

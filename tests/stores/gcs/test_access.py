@@ -24,6 +24,7 @@ from lockstead.stores.bounds import Bounds
 from lockstead.stores.gcs.access import ENDPOINT, Access, access_of, default_access
 from lockstead.stores.gcs.encoding import BucketPath
 from lockstead.stores.gcs.store import GcsStore
+from lockstead.stores.gcs.transport import Transports
 from lockstead.testing.conformance.base import in_threads
 from lockstead.values import Name
 
@@ -290,7 +291,7 @@ def test_an_emulator_is_found_in_the_environment(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", text)
         access = default_access()
         assert access.endpoint == "http://127.0.0.1:9"
-        assert not access.uses_proxies
+        assert access.proxy is None
         assert access.signed({}, Bounds(5.0)) == {}
 
 
@@ -376,18 +377,17 @@ def test_an_endpoint_may_be_below_a_path() -> None:
     ],
 )
 @pytest.mark.parametrize("awaiting", [False, True])
-def test_h22_a_way_that_cannot_be_is_told_at_the_first_request(
+def test_h22_a_way_that_cannot_be_is_told_when_the_store_is_opened(
     awaiting: bool, variable: str, value: str, kind: type[StoreError], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in list(os.environ):
         if name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
     monkeypatch.setenv(variable, value)
-    store = GcsStore(BucketPath("bucket", "locks"), Access(ENDPOINT))
+    access = Access(ENDPOINT)
     with pytest.raises(kind, match=said) as told:
         if awaiting:
-            asyncio.run(store.aperform(Read(Name("apt")), 5.0))
+            Transports(access).awaiting()
         else:
-            store.perform(Read(Name("apt")), 5.0)
+            GcsStore(BucketPath("bucket", "locks"), access)
     assert SECRET not in str(told.value)
-    store.close()

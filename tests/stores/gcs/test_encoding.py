@@ -30,12 +30,12 @@ from lockstead.stores.gcs.encoding import (
     OBJECT_NAME_BYTES_MAX,
     PREFIX_BYTES_MAX,
     BucketPath,
-    Response,
     answer_to,
     escape,
     exchange,
     request_for,
 )
+from lockstead.stores.http import Answer
 from lockstead.testing.conformance.names import ODD_KEYS
 from lockstead.values import KEY_BYTES_MAX, Name, Space, checked_key
 
@@ -53,12 +53,12 @@ OBJECT = {
 }
 
 
-def answered(status: int, body: object = None, date: str | None = DATE) -> Response:
+def answered(status: int, body: object = None, date: str | None = DATE) -> Answer:
     text = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-    return Response(status, date, text)
+    return Answer(status, {} if date is None else {b"date": date.encode()}, text)
 
 
-def refusal(status: int, message: str, reason: str = "") -> Response:
+def refusal(status: int, message: str, reason: str = "") -> Answer:
     return answered(status, {"error": {"code": status, "message": message, "errors": [{"reason": reason}]}})
 
 
@@ -268,7 +268,7 @@ def test_a_name_in_which_a_bucket_is_spoken_of_is_not_taken_for_a_missing_bucket
     ],
 )
 def test_h25_what_is_no_clear_answer_may_have_been_applied(
-    command: Command[Any], response: Response, kind: type[StoreError], says: str
+    command: Command[Any], response: Answer, kind: type[StoreError], says: str
 ) -> None:
     with pytest.raises(kind, match=says) as told:
         answer_to(command, response, PLACE)

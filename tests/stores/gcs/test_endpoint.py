@@ -8,7 +8,8 @@ from lockstead.stores.examination import Finding, Severity
 from lockstead.stores.gcs.access import ENDPOINT, Access, default_access
 from lockstead.stores.gcs.client import RetryingClient
 from lockstead.stores.gcs.doctor import examination
-from lockstead.stores.gcs.encoding import BucketPath, Response
+from lockstead.stores.gcs.encoding import BucketPath
+from lockstead.stores.http import Answer
 
 
 class Vouched:
@@ -38,10 +39,11 @@ def test_the_service_itself_gets_the_token_over_tls() -> None:
     assert {finding.severity for finding in found.values()} == {Severity.OK}
     assert found["transport"].text.startswith("TLS")
     assert found["credentials"].text == (
-        "asked as serviceAccount:ci@project.iam.gserviceaccount.com; the access token goes to storage.googleapis.com"
+        "an access token of serviceAccount:ci@project.iam.gserviceaccount.com is sent to storage.googleapis.com"
     )
     assert (
-        findings(Access("https://gcs.example", object()))["credentials"].text == "an access token goes to gcs.example"
+        findings(Access("https://gcs.example", object()))["credentials"].text
+        == "an access token is sent to gcs.example"
     )
 
 
@@ -49,7 +51,11 @@ def test_the_service_itself_gets_the_token_over_tls() -> None:
     ("emulator", "severity", "text"),
     [
         ("127.0.0.1:4443", Severity.OK, "does not leave this machine"),
-        ("http://gcs.example:4443", Severity.WARNING, "no TLS: who is on the way to gcs.example can read and change"),
+        (
+            "http://gcs.example:4443",
+            Severity.WARNING,
+            "no TLS: anyone on the network path to gcs.example can read and change",
+        ),
         ("https://gcs.example:4443", Severity.OK, "TLS"),
     ],
 )
@@ -74,7 +80,7 @@ def test_a_client_of_the_callers_own_is_not_blamed_on_the_environment() -> None:
 
 
 def test_an_answer_that_is_nested_too_deeply_is_no_bucket() -> None:
-    answer = Response(200, None, b"[" * 100_000)
+    answer = Answer(200, {}, b"[" * 100_000)
     client = RetryingClient(BucketPath.at("b", ""), ENDPOINT, "", lambda _request: answer)
     *_, last = examination(client, lambda _name: None)  # type: ignore[arg-type,return-value]
     assert (last.check, last.severity, last.stops) == ("endpoint", Severity.FAILURE, True)

@@ -271,7 +271,7 @@ def test_who_asks_while_the_store_is_closed_leaves_no_connection_open(
     request = Request("Read", "GET", "/storage/v1/b/bucket/o/locks%2Fapt")
     store = url.open_store("gs://bucket/locks")
     assert isinstance(store, GcsStore)
-    pool, signed = store._blocking(), store._access.signed
+    pool, signed = store._pool, store._access.signed
 
     def closed_meanwhile(*asked: Any) -> Any:
         store.close()

@@ -40,7 +40,8 @@ class Access:
     def __init__(self, endpoint: str, credentials: Any = None, *, by: str | None = None) -> None:
         self.endpoint = endpoint.rstrip("/")
         self.by = by
-        self.proxy = _proxy(self.endpoint) if self.uses_proxies else None
+        # not for an emulator
+        self.proxy = _proxy(self.endpoint) if self.endpoint.startswith("https://") else None
         self._credentials = credentials
         self._lock = threading.Lock()
         self._refreshing: Future[None] | None = None
@@ -48,11 +49,6 @@ class Access:
 
     def __repr__(self) -> str:
         return f"Access({self.endpoint!r})"
-
-    @property
-    def uses_proxies(self) -> bool:
-        """Whether the environment's proxies are used; not for an emulator."""
-        return self.endpoint.startswith("https://")
 
     @property
     def has_credentials(self) -> bool:

@@ -8,10 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lockstead.errors import OutcomeUnknown
-from lockstead.stores.gcs.encoding import BucketPath, Request, Response, error_details
+from lockstead.stores.gcs.encoding import BucketPath, Request, error_details
+
+if TYPE_CHECKING:
+    from lockstead.stores.http import Answer
 
 PAUSE: Final = 1.1
 """Seconds before a request is repeated."""
@@ -29,11 +32,11 @@ class RetryingClient:
     place: BucketPath
     endpoint: str
     account: str
-    send: Callable[[Request], Response]
+    send: Callable[[Request], Answer]
     by: str | None = None
     is_signed: bool = False
 
-    def send_retrying(self, request: Request) -> Response:
+    def send_retrying(self, request: Request) -> Answer:
         """Send a request, and repeat it after 429 or 5xx; raise OutcomeUnknown after the last attempt."""
         response = self.send(request)
         for _ in range(ATTEMPTS - 1):

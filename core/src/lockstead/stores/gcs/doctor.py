@@ -12,9 +12,10 @@ from urllib.parse import urlencode, urlsplit
 from lockstead.stores.examination import Finding, Guarantee, Severity
 from lockstead.stores.gcs.access import ENDPOINT
 from lockstead.stores.gcs.client import RetryingClient
-from lockstead.stores.gcs.encoding import BucketPath, Request, Response, error_details
+from lockstead.stores.gcs.encoding import BucketPath, Request, error_details
 from lockstead.stores.gcs.rights import BUCKETS_GET, rights
 from lockstead.stores.gcs.settings import settings_of
+from lockstead.stores.http import Answer
 from lockstead.stores.kept import json_object
 from lockstead.stores.transport import transport
 from lockstead.values import Name
@@ -73,14 +74,14 @@ def _endpoint(client: RetryingClient) -> Iterator[Finding]:
     is_secure = there.scheme == "https"
     yield transport([host], tls=is_secure, is_verified=is_secure, has_password=client.is_signed, way="https://")
     if client.is_signed:
-        account = f"asked as {client.account}; the" if client.account else "an"
-        yield Finding(Severity.OK, "credentials", f"{account} access token goes to {host}")
+        owner = f" of {client.account}" if client.account else ""
+        yield Finding(Severity.OK, "credentials", f"an access token{owner} is sent to {host}")
 
 
 # --- the bucket --------------------------------------------------------------------------------------------------
 
 
-def _bucket(shown: Response, client: RetryingClient) -> Iterator[Finding]:
+def _bucket(shown: Answer, client: RetryingClient) -> Iterator[Finding]:
     place, details = client.place, _details(shown)
     match shown.status:
         case 200:
@@ -104,13 +105,13 @@ def _bucket(shown: Response, client: RetryingClient) -> Iterator[Finding]:
             yield _no_storage(f"it answers a request for a bucket with {status}{details}")
 
 
-def _no_bucket(place: BucketPath, response: Response) -> Finding:
+def _no_bucket(place: BucketPath, response: Answer) -> Finding:
     text = f"the bucket gs://{place.bucket} does not exist{_details(response)}"
     remedy = f"correct the URL, or create it: gcloud storage buckets create gs://{place.bucket}"
     return Finding(Severity.FAILURE, "bucket.exists", text, remedy, stops=True)
 
 
-def _details(response: Response) -> str:
+def _details(response: Answer) -> str:
     message = error_details(response)[0]
     return f": {message}" if message else ""
 

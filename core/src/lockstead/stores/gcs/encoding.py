@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote, unquote, urlencode
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused
@@ -36,6 +36,9 @@ from lockstead.protocol.commands import (
 from lockstead.script import Script
 from lockstead.stores.kept import bounded
 from lockstead.values import Name, Space
+
+if TYPE_CHECKING:
+    from lockstead.stores.http import Answer
 
 RESERVED: Final = ".lockstead"
 """The folder below the prefix for members, companions and audit entries; no escaped key begins with a dot."""
@@ -149,7 +152,7 @@ class Request:
     content: bytes = b""
 
 
-def exchange(command: Command[Any], place: BucketPath) -> Script[Request, Response, Any]:
+def exchange(command: Command[Any], place: BucketPath) -> Script[Request, Answer, Any]:
     """Yield the requests of a command, and return its result.
 
     A listing has one request for each page, other commands have one. Raises OutcomeUnknown or StoreRefused.
@@ -242,18 +245,9 @@ def _list(place: BucketPath, command: List, page: str | None) -> Request:
 # --- responses ---------------------------------------------------------------------------------------------------
 
 
-@frozen
-class Response:
-    """An HTTP response: status, `Date` header, body."""
-
-    status: int
-    date: str | None
-    body: bytes
-
-
-def answer_to(command: Command[Any], response: Response, place: BucketPath) -> Any:
+def answer_to(command: Command[Any], response: Answer, place: BucketPath) -> Any:
     """Return the result from a response. Raises StoreRefused, or OutcomeUnknown (also after a 5xx or 429)."""
-    now = _date(response.date)
+    now = _date(response.headers.get(b"date"))
     match response.status:
         case 200 | 204 if isinstance(command, Remove):
             return Removed(now)
@@ -266,11 +260,11 @@ def answer_to(command: Command[Any], response: Response, place: BucketPath) -> A
     raise _error(command, response, place)
 
 
-def page_of(command: List, response: Response, place: BucketPath) -> tuple[list[tuple[Name, Snapshot]], str | None]:
+def page_of(command: List, response: Answer, place: BucketPath) -> tuple[list[tuple[Name, Snapshot]], str | None]:
     """Return the entries of one page of a listing, and the token of the next page."""
     if response.status != 200:
         raise _error(command, response, place)
-    now = _date(response.date)
+    now = _date(response.headers.get(b"date"))
     body = _json(response, command)
     entries = []
     for item in body.get("items", ()):
@@ -296,7 +290,7 @@ def _snapshot(resource: Mapping[str, Any], now: float | None, command: Command[A
         raise OutcomeUnknown(f"the answer to {type(command).__name__} is not an object of Cloud Storage") from error
 
 
-def _json(response: Response, command: Command[Any]) -> dict[str, Any]:
+def _json(response: Answer, command: Command[Any]) -> dict[str, Any]:
     try:
         body = json.loads(response.body)
     except (ValueError, RecursionError) as error:
@@ -311,16 +305,16 @@ def _instant(text: str) -> float:
 
 
 @lru_cache(maxsize=16)  # the same for all responses within one second
-def _date(text: str | None) -> float | None:
+def _date(text: bytes | None) -> float | None:
     if text is None:
         return None
     try:
-        return parsedate_to_datetime(text).timestamp()
+        return parsedate_to_datetime(text.decode("latin-1")).timestamp()
     except (ValueError, OverflowError):
         return None
 
 
-def error_details(response: Response) -> tuple[str, str]:
+def error_details(response: Answer) -> tuple[str, str]:
     """Return (message, reason) from an error's body, empty where missing. Source: the JSON API's error format."""
     try:
         error = json.loads(response.body)["error"]
@@ -332,7 +326,7 @@ def error_details(response: Response) -> tuple[str, str]:
         return "", ""
 
 
-def _is_about_object(response: Response) -> bool:
+def _is_about_object(response: Answer) -> bool:
     """Return whether a 404 means a missing object, and not a missing bucket or a proxy's "not found".
 
     The message for a missing bucket is exactly "the specified bucket does not exist"; the one for a missing object
@@ -350,7 +344,7 @@ _RATE: Final = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "quotaEx
 """Reasons of a 403 that mean a rate limit, not a missing permission."""
 
 
-def _error(command: Command[Any], response: Response, place: BucketPath) -> StoreError:
+def _error(command: Command[Any], response: Answer, place: BucketPath) -> StoreError:
     what, status, (message, reason) = type(command).__name__, response.status, error_details(response)
     details = f": {message}" if message else ""
     where = f"gs://{place.bucket}"

@@ -16,7 +16,8 @@ from urllib.parse import urlencode
 from lockstead.protocol.commands import Create, Extend, Read, Remove
 from lockstead.stores.examination import Finding, Severity
 from lockstead.stores.gcs.client import RetryingClient
-from lockstead.stores.gcs.encoding import Request, Response, error_details, request_for
+from lockstead.stores.gcs.encoding import Request, error_details, request_for
+from lockstead.stores.http import Answer
 from lockstead.stores.kept import json_object
 from lockstead.values import Name
 
@@ -40,7 +41,7 @@ _PERMISSION: Final = re.compile(r"storage\.[a-zA-Z]+\.[a-zA-Z]+")
 _NULL: Final = b'{"metadata":{"gone":null}}'
 
 
-def rights(client: RetryingClient, name: Name, listed: Response, *, is_kept: bool) -> Iterator[Finding]:
+def rights(client: RetryingClient, name: Name, listed: Answer, *, is_kept: bool) -> Iterator[Finding]:
     """Yield a finding for each permission, tested with a scratch object of this name.
 
     listed: the response to a listing. is_kept: objects of this bucket are already known to be undeletable.
@@ -111,7 +112,7 @@ def _tried(
         yield gone
 
 
-def _judged(permission: str, response: Response) -> tuple[str, Tried]:
+def _judged(permission: str, response: Answer) -> tuple[str, Tried]:
     """Return the permission that a response names (else the one of the operation) or KEPT, with the outcome."""
     if response.status not in (401, 403):
         return permission, Tried(is_allowed=True)

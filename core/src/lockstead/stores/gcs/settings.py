@@ -26,7 +26,7 @@ _PAST_VERSIONS: Final = ("daysSinceNoncurrentTime", "noncurrentTimeBefore", "num
 def settings_of(resource: Resource, bucket: str, root: str) -> Iterator[Finding]:
     """Yield the findings on a bucket's settings, for locks whose object names begin with `root`."""
     place = f"{resource.get('location', 'somewhere')}, {resource.get('locationType', 'kind unknown')}"
-    yield Finding(Severity.OK, "bucket.exists", f"the bucket gs://{bucket} is there ({place})")
+    yield Finding(Severity.OK, "bucket.exists", f"the bucket gs://{bucket} exists ({place})")
     update = f"gcloud storage buckets update gs://{bucket}"
     yield _retention(resource, update)
     yield _hold(resource, update)
@@ -71,7 +71,7 @@ def _versioning(resource: Resource, update: str) -> Finding:
     check = "bucket.versioning"
     if not (resource.get("versioning") or {}).get("enabled"):
         return Finding(Severity.OK, check, "object versioning is off")
-    text = "object versioning keeps every lock that was ever released, for good, and bills it"
+    text = "object versioning keeps every released lock forever, and bills it"
     return Finding(Severity.WARNING, check, text, f"{update} --no-versioning")
 
 

@@ -6,7 +6,6 @@ implicitly, and hides response headers. Must not know the encoding of requests, 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -16,14 +15,14 @@ from lockstead.protocol.commands import Command, StoreClock, TokenSource, Traits
 from lockstead.script import drive
 from lockstead.stores.bounds import LISTING_MAX, Bounds, bounds_of
 from lockstead.stores.gcs.access import Access
-from lockstead.stores.gcs.encoding import BucketPath, Request, Response, exchange
+from lockstead.stores.gcs.encoding import BucketPath, Request, exchange
 from lockstead.stores.gcs.transport import Transports, translated
 from lockstead.stores.loops import PerLoop
 from lockstead.stores.port import StoreBase
 
 if TYPE_CHECKING:
     from lockstead.stores.examination import Finding, Guarantee
-    from lockstead.stores.http import Answer, AwaitedPool, Pool
+    from lockstead.stores.http import Answer, AwaitedPool
     from lockstead.values import Name
 
 A = TypeVar("A")
@@ -53,12 +52,15 @@ class GcsStore(StoreBase):
         self._place = place
         self.url = place.url
         self._access = access
-        self._lock = threading.Lock()
-        self._pool: Pool | None = None
         self._transports = Transports(access)
-        self._awaiting = self._per_loop()
         self._inherited: list[object] = []
         self._is_open = True
+        self._make_pools()
+
+    def _make_pools(self) -> None:
+        # not at the first request, because its duration calibrates the clocks
+        self._pool = self._transports.blocking()
+        self._awaiting = PerLoop(self._transports.awaiting, lambda pool: pool.aclose())
 
     @property
     def diverted(self) -> str | None:
@@ -74,11 +76,11 @@ class GcsStore(StoreBase):
         bounds = bounds_of(command, limit)
         return cast(A, drive(exchange(command, self._place), lambda request: self._send(request, bounds)))
 
-    def _send(self, request: Request, bounds: Bounds, *, again: bool = True) -> Response:
+    def _send(self, request: Request, bounds: Bounds, *, again: bool = True) -> Answer:
         from lockstead.stores.http import exchanged
 
-        pool = self._blocking()
-        headers = self._access.signed(request.headers, bounds)
+        self._check_open()
+        pool, headers = self._pool, self._access.signed(request.headers, bounds)
         try:
             answer = exchanged(pool, self._transports.request(request, headers), bounds)
         except Exception as error:
@@ -89,14 +91,7 @@ class GcsStore(StoreBase):
         if answer.status == 401 and self._access.rejected(headers) and again:
             # the first request was rejected before it had any effect, so this is not a hidden retry
             return self._send(request, bounds, again=False)
-        return _response(answer)
-
-    def _blocking(self) -> Pool:
-        with self._lock:
-            self._check_open()
-            if self._pool is None:
-                self._pool = self._transports.blocking()
-            return self._pool
+        return answer
 
     # --- examining -----------------------------------------------------------------------------------------------
 
@@ -112,7 +107,7 @@ class GcsStore(StoreBase):
         from lockstead.stores.gcs.client import RetryingClient
         from lockstead.stores.gcs.doctor import examination
 
-        def send(request: Request) -> Response:
+        def send(request: Request) -> Answer:
             return self._send(request, Bounds(limit, LISTING_MAX))
 
         access = self._access
@@ -128,7 +123,7 @@ class GcsStore(StoreBase):
         pool = await self._awaiting.get()
         return await adrive(exchange(command, self._place), lambda request: self._asend(pool, request, bounds))
 
-    async def _asend(self, pool: AwaitedPool, request: Request, bounds: Bounds, *, again: bool = True) -> Response:
+    async def _asend(self, pool: AwaitedPool, request: Request, bounds: Bounds, *, again: bool = True) -> Answer:
         from lockstead.stores.http import aexchanged
 
         headers = await self._access.asigned(request.headers, bounds)
@@ -141,16 +136,9 @@ class GcsStore(StoreBase):
                 await pool.aclose()
         if answer.status == 401 and self._access.rejected(headers) and again:
             return await self._asend(pool, request, bounds, again=False)
-        return _response(answer)
-
-    def _per_loop(self) -> PerLoop[AwaitedPool]:
-        return PerLoop(self._transports.awaiting, lambda pool: pool.aclose())
+        return answer
 
     # --- both ----------------------------------------------------------------------------------------------------
-
-    def prepare(self) -> None:
-        """Create the pool in advance, because the duration of the first request calibrates the clocks."""
-        self._blocking()
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -158,23 +146,12 @@ class GcsStore(StoreBase):
 
     def after_fork(self) -> None:
         """Forget every inherited connection without closing it, because it belongs to the parent."""
-        self._inherited += [self._pool, self._awaiting, self._transports]
-        self._lock = threading.Lock()
-        self._pool = None
-        self._transports = Transports(self._access)
-        self._awaiting = self._per_loop()
+        self._inherited += [self._pool, self._awaiting]
         self._access.forget()
+        self._make_pools()
 
     def close(self) -> None:
         """Close every connection. Idempotent. Those of other event loops are closed there, which may take 1 s."""
-        with self._lock:
-            self._is_open = False
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.close()
+        self._is_open = False
+        self._pool.close()
         self._awaiting.close()
-
-
-def _response(answer: Answer) -> Response:
-    date = answer.headers.get(b"date")
-    return Response(answer.status, None if date is None else date.decode("latin-1"), answer.body)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
@@ -26,15 +27,10 @@ _HEADERS: Final = {"User-Agent": "lockstead"}
 
 
 class Transports:
-    """A factory of connection pools for the endpoint of an `Access`, and of requests. Does not close the pools.
-
-    Pools must be created by one thread at a time; requests may be created by any thread.
-    """
+    """A factory of connection pools for the endpoint of an `Access`, and of requests. Does not close the pools."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
-        self._base: httpcore.URL | None = None
-        self._tls: ssl.SSLContext | None = None
 
     def blocking(self) -> Pool:
         """Return a connection pool. Raises StoreRefused or StoreUnavailable for an unusable proxy or certificate."""
@@ -54,8 +50,6 @@ class Transports:
 
         from lockstead.stores.http import request as asked
 
-        if self._base is None:
-            self._base = httpcore.URL(self._access.endpoint)
         base = self._base
         target: bytes | None = base.target.rstrip(b"/") + request.target.encode("ascii")
         if self._access.proxy is not None:
@@ -67,7 +61,7 @@ class Transports:
     def _made(self, make: Callable[[ssl.SSLContext, str | None], T]) -> T:
         """Create a pool. No message contains the address of a proxy, which may include a password."""
         try:
-            tls = self._verification()
+            tls = self._tls
         except OSError as error:
             raise StoreUnavailable(
                 f"cannot load the certificates for Cloud Storage ({error}); correct SSL_CERT_FILE or SSL_CERT_DIR"
@@ -81,12 +75,17 @@ class Transports:
                 "the variable, or unset it"
             ) from None
 
-    def _verification(self) -> ssl.SSLContext:
-        if self._tls is None:
-            # loading the authorities takes 0.1 s; a context without authorities trusts no server
-            is_secure = self._access.endpoint.startswith("https://")
-            self._tls = _authorities() if is_secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        return self._tls
+    @cached_property
+    def _base(self) -> httpcore.URL:
+        import httpcore
+
+        return httpcore.URL(self._access.endpoint)
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        # loading the authorities takes 0.1 s; a context without authorities trusts no server
+        is_secure = self._access.endpoint.startswith("https://")
+        return _authorities() if is_secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def _authorities() -> ssl.SSLContext:

@@ -50,9 +50,7 @@ class _Opener(Opener):
             import httpcore  # noqa: F401 - so that it is found missing now, not during a renewal
         except ImportError as error:
             raise StoreRefused(MISSING) from error
-        store = GcsStore(place, default_access() if client is None else access_of(client))
-        store.prepare()
-        return store
+        return GcsStore(place, default_access() if client is None else access_of(client))
 
 
 def _place(store_url: str) -> BucketPath:
