@@ -262,10 +262,10 @@ def test_a_count_of_grants_after_which_there_is_none_is_refused(cassandra_place:
             "WHERE space='lock' AND key='apt' AND part=''"
         )
         seen = shows(store.perform(Read(APT), LIMIT))
-        with pytest.raises(StoreRefused, match="none comes after it"):
+        with pytest.raises(StoreRefused, match="the largest there is"):
             store.perform(Replace(APT, {}, seen.incarnation, seen.revision), LIMIT)
         assert isinstance(store.perform(Remove(APT, made.incarnation), LIMIT), Removed)
-        with pytest.raises(StoreRefused, match="none comes after it"):
+        with pytest.raises(StoreRefused, match="the largest there is"):
             store.perform(Create(APT, {}), LIMIT)
 
 

@@ -72,11 +72,11 @@ class Opened:
     profile: Any
     prepared: Mapping[str, PreparedStatement]
 
-    def close(self) -> None:
-        """Shut the cluster down, waiting at most 2 s: a thread of the driver may hang in a connection."""
+    def close(self, limit: float = 2.0) -> None:
+        """Shut the cluster down, waiting at most `limit` seconds: a thread of the driver may hang in a connection."""
         ending = threading.Thread(target=self.cluster.shutdown, daemon=True, name="lockstead-cassandra-end")
         ending.start()
-        ending.join(2.0)
+        ending.join(limit)
 
 
 class Connection:
@@ -156,14 +156,10 @@ class Connection:
         with self._lock:
             if self._none_since is None:
                 self._none_since = now
-            opening = self._opening
-            is_ours = opening is not None and opening.done() and opening.exception() is None
-            if self._make is not None or opening is None or not is_ours or opening.result() is not opened:
-                return
-            if now - self._none_since < FORGOTTEN:
+            if self._make is not None or _result(self._opening) is not opened or now - self._none_since < FORGOTTEN:
                 return
             self._opening = self._none_since = None
-        threading.Thread(target=opened.cluster.shutdown, daemon=True, name="lockstead-cassandra-end").start()
+        opened.close(0.0)
 
     def _open(self, opening: Future[Opened]) -> None:
         try:
@@ -182,18 +178,25 @@ class Connection:
     def after_fork(self) -> None:
         """Forget the inherited connections without closing them, because their threads exist only in the parent."""
         _INHERITED.append(self._opening)
-        if self._opening is not None and self._opening.done() and self._opening.exception() is None:
-            _disown(self._opening.result().cluster)
+        if (opened := _result(self._opening)) is not None:
+            _disown(opened.cluster)
         self._lock = threading.Lock()
         self._opening = None
 
     def close(self) -> None:
         """Close what was opened. Idempotent."""
         with self._lock:
-            opening = self._opening
-            is_first, self._is_closed = not self._is_closed, True
-        if is_first and opening is not None and opening.done() and opening.exception() is None:
-            opening.result().close()
+            opened = None if self._is_closed else _result(self._opening)
+            self._is_closed = True
+        if opened is not None:
+            opened.close()
+
+
+def _result(opening: Future[Opened] | None) -> Opened | None:
+    """Return what was opened; None if it failed or has not ended."""
+    if opening is None or not opening.done() or opening.exception() is not None:
+        return None
+    return opening.result()
 
 
 # --- connecting --------------------------------------------------------------------------------------------------

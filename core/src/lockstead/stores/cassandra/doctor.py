@@ -62,7 +62,7 @@ def _consistency(where: Where, centres: int) -> Finding:
         return Finding(Severity.OK, check, "SERIAL: one lock for all data centres")
     text = "LOCAL_SERIAL: every data centre has a lock of its own"
     if centres > 1:
-        return Finding(Severity.WARNING, check, text, "leave consistency=local_serial out, or lock in one centre only")
+        return Finding(Severity.WARNING, check, text, "remove consistency=local_serial, or lock in one centre only")
     return Finding(Severity.NOTE, check, text, "never use both consistencies for one lock")
 
 
@@ -78,7 +78,7 @@ def _copies(ask: Ask, where: Where, nodes: int) -> Finding:
     if copies < 3 <= nodes:
         return Finding(Severity.WARNING, check, text, change, figures)
     if copies < 3:
-        return Finding(Severity.NOTE, check, text, "three nodes with three copies bear one that stops", figures)
+        return Finding(Severity.NOTE, check, text, "three nodes with three copies tolerate one that stops", figures)
     return Finding(Severity.OK, check, text, figures=figures)
 
 
@@ -90,7 +90,7 @@ def _commit_log(ask: Ask) -> Finding:
         found = []  # Cassandra before 4.0, ScyllaDB
     if not found:
         text = "whether nodes write to disk before they answer is unknown"
-        return Finding(Severity.NOTE, check, text, "see to it that commitlog_sync is 'batch' or 'group'")
+        return Finding(Severity.NOTE, check, text, "make sure that commitlog_sync is 'batch' or 'group'")
     mode = str(found[0]["value"])
     if mode == "periodic":
         text = "commitlog_sync is periodic: a node that loses power forgets votes that it gave, some 10 s of them"

@@ -83,7 +83,7 @@ def not_created(error: BaseException, url: str, cql: str) -> StoreError:
     if is_unknown_there(error):
         return StoreUnavailable(f"{url}: {_UNKNOWN}: {_said(error)}")
     if isinstance(error, _REFUSED):
-        return StoreRefused(f"{url}: the schema is not there, and: {_said(error)}; let an administrator run: {cql}")
+        return StoreRefused(f"{url}: the schema does not exist, and: {_said(error)}; let an administrator run: {cql}")
     return StoreUnavailable(f"{url}: the schema could not be created: {_said(error)}")
 
 

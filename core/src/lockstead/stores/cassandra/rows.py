@@ -112,8 +112,8 @@ def granted_row(fields: Mapping[str, str], after: int, wall: float) -> Row:
     """
     if after >= GRANTED_MAX:
         raise StoreRefused(
-            f"the count of grants of this key is {after}, and none comes after it: somebody else wrote it; let an "
-            "administrator delete its row, and begin anew whatever checks its tokens"
+            f"the count of grants of this key is {after}, the largest there is: another program wrote it; let an "
+            "administrator delete its row, and reset whatever checks its tokens"
         )
     drawn = uuid4()
     return Row(True, max(after + 1, int(wall * 1000)), drawn, drawn, dict(fields))
