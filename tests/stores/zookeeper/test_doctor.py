@@ -41,13 +41,13 @@ def test_one_server_by_itself_draws_a_warning_and_everybody_who_may_write_a_note
         "access": Severity.NOTE,
         "rights": Severity.NOTE,
     }
-    assert "one server by itself" in findings["ensemble"].text
+    assert "a single server" in findings["ensemble"].text
     assert found(space.replace("zk://", "zk://me:pw@"))["access"].severity is Severity.OK
     file = tmp_path / "acl"
     file.write_text("world:anyone:cdrw\n")
     assert found(f"{space}?acl={file}")["access"].severity is Severity.NOTE
     file.write_text("world:anyone:r, digest:me:aGFzaA==:cdrw\n")
-    assert found(f"{space}?acl={file}")["access"].text == f"new nodes are for those whom {file} names"
+    assert found(f"{space}?acl={file}")["access"].text == f"only those whom {file} names may change new nodes"
 
 
 def test_a_session_that_the_server_cuts_short_is_told(server: ZookeeperServer, space: str) -> None:
@@ -58,7 +58,7 @@ def test_a_session_that_the_server_cuts_short_is_told(server: ZookeeperServer, s
 
 def test_the_path_is_tried_and_nothing_is_left_of_that(server: ZookeeperServer, space: str) -> None:
     base = "/" + space.rpartition("/")[2]
-    assert "it is made when it is first used" in found(space)["rights"].text
+    assert "it is created on first use" in found(space)["rights"].text
     with asked(server.address) as client:
         assert client.exists(base) is None, "who only looks makes nothing"
         store = opened(space)

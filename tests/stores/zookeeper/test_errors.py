@@ -98,7 +98,7 @@ def test_a_server_that_hangs_is_unavailable_within_the_limit() -> None:
         error = said(f"zk://127.0.0.1:{port}/locks", 0.5)
         assert time.monotonic() - began_at < 10
         assert isinstance(error, StoreUnavailable)
-        assert "does not answer as a ZooKeeper" in str(error)
+        assert "does not answer like ZooKeeper" in str(error)
 
 
 def test_an_ensemble_without_a_majority_says_so(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_a_function_that_makes_the_client_is_taken_and_anything_else_is_not(
     assert len(made) == 1
     assert not made[0].connected
     for wrong in ("client", KazooClient()):
-        with pytest.raises(TypeError, match="function that makes a KazooClient"):
+        with pytest.raises(TypeError, match="function that returns a KazooClient"):
             store_urls.open_store(space, wrong)
 
 
@@ -313,5 +313,5 @@ def test_a_file_of_acl_that_is_none_is_refused_at_once_and_shows_no_hash(tmp_pat
 def test_a_file_of_acl_that_is_not_there_and_a_client_of_ones_own_beside_it_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreRefused, match=r"cannot be read: .*No such file"):
         opened(f"zk://h1/locks?acl={tmp_path}/none")
-    with pytest.raises(ValueError, match="give yours its default_acl"):
+    with pytest.raises(ValueError, match="set default_acl on yours"):
         store_urls.open_store("zk://h1/locks?acl=x", KazooClient)

@@ -332,7 +332,7 @@ def test_h28_a_place_whose_making_was_never_answered_is_found_again_and_is_the_o
             assert relayed.has_cut.wait(LIMIT)
             until(lambda: len(places(server, space)) == 2)
             # it goes on: a second place would come with the next look
-            until(lambda: relayed.seen.count(CREATE) == 1 and cut._queue.turn((APT, "waiter")).node)
+            until(lambda: relayed.seen.count(CREATE) == 1 and cut._queue._places[APT, "waiter"].node)
             assert len(places(server, space)) == 2
             assert relayed.seen.count(CREATE) == 1
         store.leave(APT, "first-of-all", LIMIT)

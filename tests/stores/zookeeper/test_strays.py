@@ -64,7 +64,7 @@ def test_who_waits_and_what_is_stray_is_shown(server: ZookeeperServer, store: Zo
 
 def test_a_stray_node_with_more_below_it_is_named_in_one_line(server: ZookeeperServer, store: ZookeeperStore) -> None:
     put(server, store, ["evil/below"])
-    with pytest.raises(StoreRefused, match="queue/apt/evil in ZooKeeper is not a place") as refused:
+    with pytest.raises(StoreRefused, match="queue/apt/evil in ZooKeeper is not an entry") as refused:
         asks(store, "anna/1")
     assert "\n" not in str(refused.value)
 

@@ -183,10 +183,11 @@ def test_a_record_that_changed_between_two_sessions_is_notified(server: Zookeepe
 
 def test_a_place_is_not_made_while_a_grant_is_under_way(store: ZookeeperStore, server: ZookeeperServer) -> None:
     taken(store)
-    with store._queue.granting((APT, "waiter")):
-        waiter = Waiter(store, "waiter")
-        with in_line(server, (store, "next")):
-            assert [one.who for one in store.standing(APT, LIMIT)] == ["next"]
+    store._queue.begin_grant((APT, "waiter"))
+    waiter = Waiter(store, "waiter")
+    with in_line(server, (store, "next")):
+        assert [one.who for one in store.standing(APT, LIMIT)] == ["next"]
+    store._queue.end_grant((APT, "waiter"))
     until(lambda: len(places(server, store.url)) == 2)
     waiter.end()
 

@@ -87,6 +87,10 @@ class BoundedSocket:
         """The socket itself if it is not encrypted, else None."""
         return None if isinstance(self.raw, ssl.SSLSocket) else self.raw
 
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self.raw.fileno()
+
     def settimeout(self, seconds: float | None) -> None:
         """Limit each operation to `seconds`, in addition to the bounds; 0 means not to wait at all."""
         self._patience = seconds

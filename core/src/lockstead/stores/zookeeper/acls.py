@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id, Permissions
+from kazoo.security import ACL, CREATOR_ALL_ACL, Id, Permissions
 
 from lockstead.errors import StoreRefused
 
@@ -54,8 +54,7 @@ def is_open(acl: list[Any]) -> bool:
     return any(one.id.scheme == "world" and one.perms & ~Permissions.READ for one in acl)
 
 
-def acl_of_entry(default: list[Any] | None) -> list[Any]:
+def acl_of_entry(default: list[Any]) -> list[Any]:
     """Return the ACL of an entry of the history: if the default names users, only the entry's writer may change it."""
-    acl: list[Any] = default or OPEN_ACL_UNSAFE
-    decode_name = [one.id for one in acl if one.perms & Permissions.READ and one.id.scheme not in {"world", "auth"}]
-    return [*CREATOR_ALL_ACL, *(ACL(Permissions.READ, one) for one in decode_name)] if decode_name else acl
+    readers = [one.id for one in default if one.perms & Permissions.READ and one.id.scheme not in {"world", "auth"}]
+    return [*CREATOR_ALL_ACL, *(ACL(Permissions.READ, one) for one in readers)] if readers else default

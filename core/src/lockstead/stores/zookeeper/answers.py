@@ -17,22 +17,31 @@ from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnav
 REFUSALS: Final = (kz.NoNodeError, kz.NodeExistsError, kz.BadVersionError, kz.NotEmptyError)
 """Errors that are definite replies: the server processed the request and changed nothing."""
 
+_REFUSED: Final = {
+    kz.NoAuthError: "ZooKeeper allows no access: the ACL of the nodes names another user, or the password is wrong; "
+    "give user:password@ in the URL, or ZOOKEEPER_USER and ZOOKEEPER_PASSWORD",
+    kz.AuthFailedError: "ZooKeeper does not accept the user or the password",
+    kz.InvalidACLError: "ZooKeeper knows no user for the ACL of new nodes: is digest authentication switched off?",
+    kz.UnimplementedError: "this ZooKeeper cannot write several nodes in one step: version 3.4 or later is needed",
+}
+
 
 def outcomes(results: Sequence[Any], ends_at: float, *, writes: bool) -> list[Any]:
-    """Wait for the outcomes of sent requests; raises StoreError for the first without a clear reply."""
-    return [outcome(result, ends_at, writes=writes) for result in results]
+    """Wait for the outcomes of sent requests: values, or errors that are definite replies.
 
-
-def outcome(result: Any, ends_at: float, *, writes: bool) -> Any:
-    """Wait for one request; return its value, or an error that is a definite reply. Raises StoreError otherwise."""
-    try:
-        return result.get(timeout=max(0.0, ends_at - time.monotonic()))
-    except REFUSALS as error:
-        return error
-    except KazooTimeoutError as error:
-        raise doubt("no answer came within the limit", writes=writes) from error
-    except Exception as error:
-        raise failure(error, writes=writes) from error
+    Raises StoreError for the first that has neither.
+    """
+    found = []
+    for result in results:
+        try:
+            found.append(result.get(timeout=max(0.0, ends_at - time.monotonic())))
+        except REFUSALS as error:
+            found.append(error)
+        except KazooTimeoutError as error:
+            raise doubt("no answer came within the limit", writes=writes) from error
+        except Exception as error:
+            raise failure(error, writes=writes) from error
+    return found
 
 
 def refused_at(results: Sequence[Any]) -> tuple[int, Exception] | None:
@@ -49,22 +58,15 @@ def refused_at(results: Sequence[Any]) -> tuple[int, Exception] | None:
 
 def doubt(what: str, *, writes: bool) -> StoreError:
     """Return the error of a request without a reply: OutcomeUnknown if it writes, else StoreUnavailable."""
-    return OutcomeUnknown(f"ZooKeeper: {what}") if writes else StoreUnavailable(f"ZooKeeper: {what}")
+    kind = OutcomeUnknown if writes else StoreUnavailable
+    return kind(f"ZooKeeper: {what}")
 
 
 def failure(error: Exception, *, writes: bool) -> StoreError:
     """Return the StoreError for an error of kazoo."""
-    if isinstance(error, kz.NoAuthError):
-        return StoreRefused(
-            "ZooKeeper allows no access: the ACL of the nodes names another user, or the password is wrong; give "
-            "user:password@ in the URL, or ZOOKEEPER_USER and ZOOKEEPER_PASSWORD"
-        )
-    if isinstance(error, kz.AuthFailedError):
-        return StoreRefused("ZooKeeper does not accept the user or the password")
-    if isinstance(error, kz.InvalidACLError):
-        return StoreRefused("ZooKeeper knows no user for the ACL of new nodes: is digest authentication switched off?")
-    if isinstance(error, kz.UnimplementedError):
-        return StoreRefused("this ZooKeeper cannot write several nodes in one step: version 3.4 or later is needed")
+    refused = next((text for kind, text in _REFUSED.items() if isinstance(error, kind)), None)
+    if refused is not None:
+        return StoreRefused(refused)
     if isinstance(error, kz.NotReadOnlyCallError):
         return StoreUnavailable("this ZooKeeper server is read-only, because it sees no majority of its ensemble")
     if isinstance(error, kz.ConnectionLoss | kz.ConnectionClosedError | kz.ConnectionDropped):

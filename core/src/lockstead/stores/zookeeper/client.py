@@ -8,9 +8,11 @@ from __future__ import annotations
 import logging
 import math
 import select
+import socket
+import ssl
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("lockstead.zookeeper")
 
+READ_AHEAD: Final = 4096
+"""Bytes that are read at once, if they are there: more than an answer about one record has."""
+
 
 class _InfoAndAbove(logging.Filter):
     """A log filter that drops kazoo's records of single requests, which may contain credentials."""
@@ -37,12 +42,25 @@ log.addFilter(_InfoAndAbove())
 
 
 class _PacketSocket(BoundedSocket):
-    """A connection that kazoo reads packet by packet: `size` is the length that the server announced."""
+    """A connection from which kazoo reads the length of a packet, then the packet; both usually come together.
+
+    So it reads ahead, which saves a read and two waits for each packet.
+    """
+
+    def __init__(self, connected: socket.socket) -> None:
+        super().__init__(connected)
+        self._ahead = b""
+
+    def pending(self) -> int:
+        """Return the bytes that can be read at once. kazoo asks for it because of TLS, which reads ahead as well."""
+        return len(self._ahead) or (self.raw.pending() if isinstance(self.raw, ssl.SSLSocket) else 0)
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         if size > LISTING_MAX:
             raise AnswerTooLong("the server announces a packet that is longer than any answer")
-        return super().recv(size, flags)
+        came = self._ahead or super().recv(max(size, READ_AHEAD), flags)
+        self._ahead = came[size:]
+        return came[:size]
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
@@ -72,6 +90,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         poll = select.poll()
         for one in reads:
             poll.register(one, select.POLLIN)
+            if isinstance(one, _PacketSocket) and one.pending():
+                return [one], [], []
         for one in writes:
             poll.register(one, select.POLLOUT)
         # rounded up: a wait of less than a millisecond would become 0

@@ -60,9 +60,10 @@ class Connection:
 
     def ready(self, limit: float) -> Any:
         """Return a connected client within `limit` seconds, or raise StoreUnavailable or StoreRefused."""
-        client, live = self.started()
-        if live.is_set():
+        client = self._client
+        if client is not None and client.connected:
             return client
+        client, live = self.started()
         ends_at = time.monotonic() + limit
         live.wait(max(0.0, limit - min(1.0, limit * DIAGNOSIS)))
         if live.is_set():
@@ -149,8 +150,8 @@ class Connection:
         sync that was sent just before. The result of a sync comes before those of the requests.
         """
         if time.monotonic() > ends_at:
-            raise StoreUnavailable("ZooKeeper: the time for the request was over before it was sent")
-        if not client.connected or client.client_state != KeeperState.CONNECTED:
+            raise StoreUnavailable("ZooKeeper: the time limit ended before the request was sent")
+        if client.client_state != KeeperState.CONNECTED:
             raise StoreUnavailable("ZooKeeper: the connection was lost before the request was sent")
         if not request.syncs:
             return request.send(client)

@@ -25,8 +25,8 @@ from lockstead.stores.zookeeper.url import Target
 from lockstead.values import Space
 
 BEHIND: Final[Mapping[Guarantee, str]] = {
-    Guarantee.CREATE_PRESENT: "the refusal to create a node that is there",
-    Guarantee.CREATE_RACE: "the refusal to create a node that is there",
+    Guarantee.CREATE_PRESENT: "the refusal to create a node that exists",
+    Guarantee.CREATE_RACE: "the refusal to create a node that exists",
     Guarantee.EXTEND_REVISION: "the version expected by setData",
     Guarantee.EXTEND_RACE: "the version expected by setData",
     Guarantee.EXTEND_INCARNATION: "the check of a mark in a multi",
@@ -70,23 +70,23 @@ def _granted(target: Target, seen: list[Seen], limit: float) -> float | None:
 def _servers(target: Target, seen: list[Seen]) -> Iterator[Finding]:
     down = [one for one in seen if one.kind not in {"serves", "mute"}]
     for one in down:
-        text = f"{one.host} does not serve ({one.said or one.kind}): the others carry on as long as they are a majority"
-        yield Finding(Severity.WARNING, "servers", text, "look at that server")
+        text = f"{one.host} does not serve ({one.said or one.kind}): the others continue while they are a majority"
+        yield Finding(Severity.WARNING, "servers", text, "check that server")
     modes = {one.host: found[1] for one in seen if (found := _MODE.search(one.said))}
     if not modes:
         text = (
-            "the servers do not say what they are: `srvr` is not among the words they answer (4lw.commands.whitelist)"
+            "the servers do not report their mode: `srvr` is not among the commands they allow (4lw.commands.whitelist)"
         )
         yield Finding(Severity.NOTE, "ensemble", text)
     elif "standalone" in modes.values():
-        text = "one server by itself: while it is down nothing is locked or released, and its disk is the only copy"
+        text = "a single server: while it is down nothing is locked or released, and its disk is the only copy"
         yield Finding(Severity.WARNING, "ensemble", text, "an ensemble of three or five servers")
     elif "read-only" in modes.values():
         text = f"a server is read-only, for it sees no majority: {', '.join(sorted(modes))}"
         yield Finding(Severity.WARNING, "ensemble", text, "bring the other servers back")
     elif len(target.hosts) == 1:
         (mode,) = modes.values()
-        text = f"the URL names one server of an ensemble ({mode}): if it is down there is no way in"
+        text = f"the URL names one server of an ensemble ({mode}): if it is down, no lock can be reached"
         yield Finding(Severity.WARNING, "ensemble", text, "name all servers in the URL")
     else:
         said = ", ".join(f"{host} {mode}" for host, mode in sorted(modes.items()))
@@ -109,25 +109,25 @@ def _session(target: Target, granted: float | None) -> Iterator[Finding]:
         return
     figures = {"session_s": granted, "asked_s": target.session}
     if granted < SESSION_SHORT:
-        text = f"sessions end after {granted:g} s of silence: a waiter that stands still so long loses its place"
+        text = f"sessions end after {granted:g} s of silence: a waiter that is paused for longer loses its place"
         yield Finding(
             Severity.WARNING, "session", text, "a longer `session`, or maxSessionTimeout of the server", figures
         )
     elif granted != target.session:
-        text = f"the server grants sessions of {granted:g} s, not {target.session:g} s: so long a queue place lasts"
+        text = f"the server grants sessions of {granted:g} s, not {target.session:g} s: a queue entry lasts that long"
         yield Finding(Severity.NOTE, "session", text, figures=figures)
     else:
-        yield Finding(Severity.OK, "session", f"sessions of {granted:g} s, for places in queues alone", figures=figures)
+        yield Finding(Severity.OK, "session", f"sessions of {granted:g} s, for queue entries only", figures=figures)
 
 
 def _access(target: Target) -> Finding:
     if target.acl and not is_open(acl_of(target.acl)):
-        return Finding(Severity.OK, "access", f"new nodes are for those whom {target.acl} names")
+        return Finding(Severity.OK, "access", f"only those whom {target.acl} names may change new nodes")
     if not target.acl and (target.user or target.password):
-        return Finding(Severity.OK, "access", "new nodes are for the user of this store alone")
-    text = "new nodes are for everybody who reaches the servers: who likes may break any lock"
+        return Finding(Severity.OK, "access", "only the user of this store may change new nodes")
+    text = "anyone who can reach the servers may change new nodes, and so break any lock"
     remedy = "give user:password@ in the URL, or ZOOKEEPER_USER and ZOOKEEPER_PASSWORD"
-    return Finding(Severity.NOTE, "access", text, f"take world:anyone out of {target.acl}" if target.acl else remedy)
+    return Finding(Severity.NOTE, "access", text, f"remove world:anyone from {target.acl}" if target.acl else remedy)
 
 
 def rights(tree: Tree) -> Script[Request, Answers, Finding]:
@@ -141,7 +141,7 @@ def rights(tree: Tree) -> Script[Request, Answers, Finding]:
             return Finding(Severity.FAILURE, check, text, remedy)
         is_there = is_there and len(where) >= len(tree.base)
     if not is_there:
-        return Finding(Severity.NOTE, check, f"{tree.base} is not there yet: it is made when it is first used")
+        return Finding(Severity.NOTE, check, f"{tree.base} does not exist yet: it is created on first use")
     return Finding(Severity.OK, check, f"this user may create and delete nodes below {tree.base}")
 
 

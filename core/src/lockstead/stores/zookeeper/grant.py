@@ -10,17 +10,17 @@ Must not know sessions, limits or what the fields of a record mean.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kazoo import exceptions as kz
 
 from lockstead.errors import StoreRefused
-from lockstead.protocol.commands import Absent, Conflict, Snapshot
+from lockstead.protocol.commands import Absent, Conflict, Create, Replace, Snapshot
 from lockstead.script import Script
 from lockstead.stores.zookeeper.answers import refused_at
-from lockstead.stores.zookeeper.encoding import Tree, encode_record, in_order
+from lockstead.stores.zookeeper.encoding import Tree, encode_record, in_order, is_mark
 from lockstead.stores.zookeeper.requests import Answers, Operation, Request, ask, make, remove_strays, transaction
 from lockstead.values import Name, Space
 
@@ -31,14 +31,6 @@ _QUEUED: Final = Conflict(is_queued=True)
 
 LOOKS_MAX: Final = 16
 """Maximum reads of one queue; each but the first follows the removal of a stray node."""
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """The record that a Replace expects: its mark, and the version of its node."""
-
-    mark: str
-    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,44 +48,44 @@ class Grants:
         self._tree = tree
         self._queue = queue
 
-    def grant(
-        self, name: Name, fields: Mapping[str, str], waiter_id: str, expected: Expected | None
-    ) -> Script[Request, Answers, Snapshot | Conflict | Absent]:
-        """Write a record, replacing the expected one if given; Conflict(is_queued) if it is not the waiter's turn.
-
-        A transaction is sent again only after the previous one was refused as a whole, so at most one is carried out.
-        """
-        if not waiter_id:
-            return (yield from self._grant(name, fields, "", expected))
-        with self._queue.granting((name, waiter_id)):
-            return (yield from self._grant(name, fields, waiter_id, expected))
+    def grant(self, command: Create | Replace) -> Script[Request, Answers, Snapshot | Conflict | Absent]:
+        """Write a record; Conflict(is_queued) if it is not the waiter's turn."""
+        removes: list[Operation] = []
+        if isinstance(command, Replace):
+            path, version = self._tree.record(command.name), version_of(command.revision)
+            if version is None or not is_mark(command.incarnation):
+                return (yield from conflict_or_absent(path))
+            # write before deleting, so that watchers are notified of a change and not of a free lock
+            removes += [("delete", f"{path}/{command.incarnation}"), ("set", path, b"", version), ("delete", path)]
+        if not command.waiter_id:
+            return (yield from self._grant(command, removes, _Turn()))
+        waiter = command.name, command.waiter_id
+        node, is_first = self._queue.begin_grant(waiter)
+        try:
+            return (yield from self._grant(command, removes, (yield from self._turn(command.name, node, is_first))))
+        finally:
+            self._queue.end_grant(waiter)
 
     def _grant(
-        self, name: Name, fields: Mapping[str, str], waiter_id: str, expected: Expected | None
+        self, command: Create | Replace, removes: Sequence[Operation], turn: _Turn | Conflict
     ) -> Script[Request, Answers, Snapshot | Conflict | Absent]:
-        path, kept, mark = self._tree.record(name), dict(fields), os.urandom(16).hex()
-        data = encode_record(mark, kept)
-        before = 0 if expected is None else 3
+        """Send the transaction. It is sent again only after it was refused as a whole, so it is carried out once."""
+        name, fields, mark = command.name, dict(command.fields), os.urandom(16).hex()
+        path, data, before = self._tree.record(name), encode_record(mark, fields), len(removes)
         makes = "enter" if name.space is Space.AUDIT else "create"
-        turn = yield from self._turn(name, waiter_id)
         while isinstance(turn, _Turn):
-            operations: list[Operation] = []
-            if expected is not None:
-                # write before deleting, so that watchers are notified of a change and not of a free lock
-                replaced: Operation = ("set", path, b"", expected.version)
-                operations += [("delete", f"{path}/{expected.mark}"), replaced, ("delete", path)]
             # of these operations, only the reply to the last contains the id of this transaction
-            operations += [(makes, path, b""), (makes, f"{path}/{mark}", b""), ("set", path, data, 0)]
-            results = (yield transaction([*operations, *turn.operations]))[0]
+            creates = (makes, path, b""), (makes, f"{path}/{mark}", b""), ("set", path, data, 0)
+            results = (yield transaction([*removes, *creates, *turn.operations]))[0]
             if makes == "enter" and any(isinstance(one, kz.InvalidACLError) for one in results):
                 makes = "create"  # the writer has no user for the ACL of an entry, for instance if ACLs name hosts
                 continue
             refused = refused_at(results)
             if refused is None:
-                if waiter_id:
-                    self._queue.granted((name, waiter_id), turn.node)
+                if command.waiter_id:
+                    self._queue.granted((name, command.waiter_id), turn.node)
                 stat = results[before + 2]
-                return Snapshot(kept, mark, str(stat.version), token=stat.mzxid)
+                return Snapshot(fields, mark, str(stat.version), token=stat.mzxid)
             index, error = refused
             if index < before:
                 check_below(name, path, error)
@@ -108,10 +100,7 @@ class Grants:
 
     # --- whose turn ----------------------------------------------------------------------------------------------
 
-    def _turn(self, name: Name, waiter_id: str) -> Script[Request, Answers, _Turn | Conflict]:
-        if not waiter_id:
-            return _Turn()
-        node, is_first = self._queue.turn((name, waiter_id))
+    def _turn(self, name: Name, node: str, is_first: bool) -> Script[Request, Answers, _Turn | Conflict]:
         if not node:
             return self._newcomer(name)
         if not is_first:
@@ -156,7 +145,7 @@ def check_below(name: Name, path: str, error: Exception) -> None:
     """Raise StoreRefused if a record could not be deleted because of foreign nodes below it."""
     if isinstance(error, kz.NotEmptyError):
         raise StoreRefused(
-            f"below the record of {name.key!r} at {path} in ZooKeeper stand other nodes than its mark, so that it can "
+            f"below the record of {name.key!r} at {path} in ZooKeeper are other nodes than its mark, so that it can "
             "be neither released nor taken over; break it with now=True (--now), or delete those nodes"
         )
 

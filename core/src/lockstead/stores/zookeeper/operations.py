@@ -34,7 +34,7 @@ from lockstead.script import Script
 from lockstead.stores.kept import DAMAGED, NO_MAP, is_expected, unreadable
 from lockstead.stores.zookeeper.answers import refused_at
 from lockstead.stores.zookeeper.encoding import Tree, decode_name, decode_record, encode_record, is_mark
-from lockstead.stores.zookeeper.grant import Expected, Grants, check_below, conflict_or_absent, version_of
+from lockstead.stores.zookeeper.grant import Grants, check_below, conflict_or_absent, version_of
 from lockstead.stores.zookeeper.requests import Answers, Operation, Request, ask, descendants, read, transaction
 from lockstead.values import Name, Space
 
@@ -58,12 +58,10 @@ class Operations:
         match command:
             case Read():
                 return self._read(command.name)
-            case Create():
-                return self._create(command)
+            case Create() | Replace():
+                return self._grants.grant(command)
             case Extend():
                 return self._extend(command)
-            case Replace():
-                return self._replace(command)
             case Remove():
                 return self._remove(command)
             case List():
@@ -102,19 +100,6 @@ class Operations:
                 if not isinstance(got, kz.NoNodeError)
             ]
         return Listing(tuple(entries))
-
-    # --- granting ------------------------------------------------------------------------------------------------
-
-    def _create(self, command: Create) -> Script[Request, Answers, Snapshot | Conflict]:
-        answer = yield from self._grants.grant(command.name, command.fields, command.waiter_id, None)
-        return Conflict() if isinstance(answer, Absent) else answer
-
-    def _replace(self, command: Replace) -> Script[Request, Answers, Snapshot | Conflict | Absent]:
-        version = version_of(command.revision)
-        if version is None or not is_mark(command.incarnation):
-            return (yield from conflict_or_absent(self._tree.record(command.name)))
-        expected = Expected(command.incarnation, version)
-        return (yield from self._grants.grant(command.name, command.fields, command.waiter_id, expected))
 
     # --- writing -------------------------------------------------------------------------------------------------
 
@@ -181,4 +166,4 @@ def _why_not_one(below: int) -> str:
     """Return what is wrong with a record that has `below` children; "" if it has only its mark."""
     if below == 1:
         return ""
-    return "other nodes stand below its node" if below else "its mark is not there"
+    return "other nodes are below its node" if below else "its mark is missing"

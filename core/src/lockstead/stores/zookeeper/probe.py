@@ -50,12 +50,12 @@ def diagnose(target: Target, limit: float) -> StoreError:
     if "foreign" in kinds:
         host = next(one.host for one in seen if one.kind == "foreign")
         return StoreRefused(
-            f"what answers at {host} is not ZooKeeper; look at the port, and whether it wants TLS (tls=true)"
+            f"the server at {host} is not ZooKeeper; check the port, and whether it requires TLS (tls=true)"
         )
     if "mute" in kinds:
         return StoreUnavailable(
-            f"{hosts} accepts connections and does not answer as a ZooKeeper: it hangs, it does not serve yet, or it "
-            "is another server or wants TLS (tls=true)"
+            f"{hosts} accepts connections but does not answer like ZooKeeper: it hangs, does not serve yet, is another "
+            "server, or requires TLS (tls=true)"
         )
     return StoreUnavailable(f"no response from {hosts}: {seen[0].said}")
 

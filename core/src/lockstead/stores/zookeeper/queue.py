@@ -10,10 +10,8 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from kazoo import exceptions as kz
 
@@ -71,13 +69,6 @@ class Place(Observer):
         self.node, self.is_first, self.is_alone, self.is_in_doubt, self.state = node, False, False, False, NEW
 
 
-class Turn(NamedTuple):
-    """What is known about a waiter's place: its node ("" if none), and whether it is first."""
-
-    node: str = ""
-    is_first: bool = False
-
-
 class WaitQueue:
     """The places of one store's waiters, in the queues of all keys."""
 
@@ -95,24 +86,22 @@ class WaitQueue:
 
     # --- for grants ----------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def granting(self, waiter: Waiter) -> Iterator[None]:
-        """Mark a grant as in progress: no place is created meanwhile, because it would be left behind."""
+    def begin_grant(self, waiter: Waiter) -> tuple[str, bool]:
+        """Return the node of a waiter's place ("" if none is known), and whether it is first.
+
+        Until `end_grant`, no place is created for the waiter, because it would be left behind.
+        """
         with self._lock:
             self._granting[waiter] += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._granting[waiter] -= 1
-                if not self._granting[waiter]:
-                    del self._granting[waiter]
-
-    def turn(self, waiter: Waiter) -> Turn:
-        """Return what is known about a waiter's place."""
-        with self._lock:
             place = self._places.get(waiter)
-            return Turn() if place is None else Turn(place.node, place.is_first)
+            return ("", False) if place is None else (place.node, place.is_first)
+
+    def end_grant(self, waiter: Waiter) -> None:
+        """End what `begin_grant` began."""
+        with self._lock:
+            self._granting[waiter] -= 1
+            if not self._granting[waiter]:
+                del self._granting[waiter]
 
     def granted(self, waiter: Waiter, node: str) -> None:
         """Forget a waiter that was granted the lock. The grant atomically deleted `node`; "" if none was known."""

@@ -64,12 +64,13 @@ def transaction(operations: Sequence[Operation], clears: str = "") -> Request:
     """
 
     def sending(client: Any) -> tuple[Any]:
-        step, root = client.transaction(), client.chroot
-        new = {"create": (client.default_acl or OPEN_ACL_UNSAFE, 0), "enter": (acl_of_entry(client.default_acl), 0)}
+        step, acl = client.transaction(), client.default_acl or OPEN_ACL_UNSAFE
         # kazoo's own methods take four times as long, because they check every path again
-        for verb, path, *rest in operations:
-            last = new.get(verb) or (() if rest else _ANY)
-            step.operations.append(_KINDS[verb](root + path, *rest, *last))
+        for verb, path, *given in operations:
+            more: Sequence[Any] = given or _ANY
+            if verb in {"create", "enter"}:
+                more = *given, acl if verb == "create" else acl_of_entry(acl), 0
+            step.operations.append(_KINDS[verb](client.chroot + path, *more))
         result = step.commit_async()
         if clears:
             client.delete_async(clears)
@@ -113,8 +114,8 @@ def remove_strays(queue: str, nodes: Sequence[str]) -> Script[Request, Answers, 
     gone = yield ask("delete", *strays, writes=True)
     if all(isinstance(one, kz.NotEmptyError) for one in gone):
         raise StoreRefused(
-            f"what stands at {strays[0]} in ZooKeeper is not a place in a queue, and keeps everybody waiting; "
-            "delete it with all that stands below it"
+            f"the node {strays[0]} in ZooKeeper is not an entry of a queue and blocks its waiters; delete it with "
+            "everything below it"
         )
     return True
 
@@ -126,7 +127,7 @@ def descendants(path: str, children: int) -> Script[Request, Answers, list[str]]
     while level and count:
         if len(found) + count > BELOW_MAX:
             raise StoreRefused(
-                f"more than {BELOW_MAX} nodes stand below {path} in ZooKeeper; delete it with all that stands below it"
+                f"more than {BELOW_MAX} nodes are below {path} in ZooKeeper; delete it with everything below it"
             )
         parents, names = level, (yield ask("get_children", *level))
         level = [

@@ -82,9 +82,9 @@ class _Opener(Opener):
         target = target_of(store_url, os.environ)
         target.check()
         if target.acl and client is not None:
-            raise ValueError("acl= says what the clients do that lockstead makes; give yours its default_acl")
+            raise ValueError("acl= is for the clients that lockstead creates; set default_acl on yours")
         if client is not None and (not callable(client) or hasattr(client, "start_async")):
-            raise TypeError("the client of a ZooKeeper store is a function that makes a KazooClient, not started")
+            raise TypeError("the client of a ZooKeeper store is a function that returns a KazooClient not started")
         try:
             from lockstead.stores.zookeeper.store import ZookeeperStore
         except ImportError as error:
@@ -122,7 +122,7 @@ def _path(path: str) -> str:
             f"a path in ZooKeeper has no empty pieces, no '.', no '..' and no control characters; {_SHAPE}"
         )
     if pieces[0] == "zookeeper":
-        raise ValueError("the path /zookeeper belongs to the server itself; take another one")
+        raise ValueError("the path /zookeeper belongs to the server itself; choose another")
     return path
 
 
@@ -133,7 +133,7 @@ def _session(text: str | None) -> float:
 
     value = seconds(text, "session")
     if not 1.0 <= value <= 3600.0:
-        raise ValueError(f"session is {value:g} s; between 1 s and an hour makes sense")
+        raise ValueError(f"session is {value:g} s; it must be between 1 s and an hour")
     return value
 
 

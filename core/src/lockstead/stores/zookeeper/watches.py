@@ -76,11 +76,12 @@ class Watches:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        connection.on_connected = partial(self._put, self._reconnected)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_open = True
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._put = self._inbox.put
+        connection.on_connected = partial(self._put, self._reconnected)
         # the following attributes are used only by the thread
         self._client: Any = None
         self._at: dict[str, set[Observer]] = {}
@@ -118,9 +119,6 @@ class Watches:
         self._put(lambda: None)
         if thread is not None and thread.ident is not None and thread is not threading.current_thread():
             thread.join(CLOSES_WITHIN)
-
-    def _put(self, job: Callable[[], None]) -> None:
-        self._inbox.put(job)
 
     # --- the thread ----------------------------------------------------------------------------------------------
 
