@@ -33,7 +33,7 @@ ELSEWHERE: Final = {
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_a_password_goes_in_clear_to_another_machine_only_where_the_url_says_so(name: str) -> None:
     url = ELSEWHERE[name].format(password=SECRET)
-    with pytest.raises(StoreRefused, match=r"to db\.example\.org in clear; write .* or cleartext=true") as raised:
+    with pytest.raises(StoreRefused, match=r"to db\.example\.org unencrypted; write .* or cleartext=true") as raised:
         urls.open_store(url)
     assert SECRET not in str(raised.value)
     for allowed in ("cleartext=true", "tls=true"):
@@ -57,7 +57,7 @@ def test_a_password_of_the_environment_is_treated_alike(
 ) -> None:
     for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
-    with pytest.raises(StoreRefused, match="in clear"):
+    with pytest.raises(StoreRefused, match="unencrypted"):
         urls.open_store(ELSEWHERE[name].format(password="").replace("me:@", ""))
 
 
@@ -225,5 +225,5 @@ def test_a_doctor_says_who_can_read_what_is_sent() -> None:
     assert found("127.0.0.1")[0] == "ok"
     assert found("h", tls=True, is_verified=True)[0] == "ok"
     assert found("h", tls=True) == ("warning", "TLS, but the server at h is not authenticated")
-    assert found("h") == ("warning", "no TLS: who is on the way to h can read and change every lock")
+    assert found("h") == ("warning", "no TLS: anyone on the network path to h can read and change every lock")
     assert "read the password" in found("h", has_password=True)[1]

@@ -16,7 +16,7 @@ from lockstead.protocol.commands import Extend, Remove, Replace
 from lockstead.reading import DAMAGE, RECORD_BYTES_MAX, TOO_LARGE
 
 NO_MAP: Final = "its fields are not a map of text"
-NO_HEAD: Final = "what the store itself keeps with it is not there"
+NO_HEAD: Final = "the store's own data of it is missing"
 
 DAMAGED: Final = "damaged-"
 """Prefix of the incarnation of an unreadable record; such an incarnation identifies exactly what is stored."""
@@ -28,7 +28,7 @@ MALFORMED: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError,
 
 def senseless(server: str, error: Exception) -> OutcomeUnknown:
     """Return the error of a command whose reply cannot be decoded: the command may have been carried out."""
-    return OutcomeUnknown(f"no clear answer from {server}: it says what no such server does ({type(error).__name__})")
+    return OutcomeUnknown(f"no clear answer from {server}: its reply is malformed ({type(error).__name__})")
 
 
 def json_object(written: bytes) -> dict[str, Any]:

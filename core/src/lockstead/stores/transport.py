@@ -63,8 +63,8 @@ def refuse_clear(hosts: Iterable[str], *, way: str) -> None:
     for host in hosts:
         if not is_local(host):
             raise StoreRefused(
-                f"the password would go to {host} in clear; write {way} for TLS, or {CLEARTEXT}=true where everybody "
-                "on the way is trusted"
+                f"the password would go to {host} unencrypted; write {way} for TLS, or {CLEARTEXT}=true if the network "
+                "is trusted"
             )
 
 
@@ -74,7 +74,7 @@ def transport(hosts: Iterable[str], *, tls: bool, is_verified: bool, has_passwor
 
     others = [host for host in hosts if not is_local(host)]
     if tls and is_verified:
-        return Finding(Severity.OK, "transport", "TLS, and certificates are held against the hosts of the URL")
+        return Finding(Severity.OK, "transport", "TLS, with certificates that match the hosts of the URL")
     if not others:
         return Finding(Severity.OK, "transport", "the connection does not leave this machine")
     if tls:
@@ -82,5 +82,5 @@ def transport(hosts: Iterable[str], *, tls: bool, is_verified: bool, has_passwor
         return Finding(Severity.WARNING, "transport", text, f"check certificates: {way}")
     what = "read the password, and with it every lock" if has_password else "read and change every lock"
     return Finding(
-        Severity.WARNING, "transport", f"no TLS: who is on the way to {others[0]} can {what}", f"write {way}"
+        Severity.WARNING, "transport", f"no TLS: anyone on the network path to {others[0]} can {what}", f"write {way}"
     )

@@ -173,8 +173,8 @@ class MemoryStore(StoreBase):
         """Yield one note: these locks are for one process only."""
         from lockstead.stores.examination import Finding, Severity
 
-        text = "one process only: no other sees these locks, and this command's memory is not your program's"
-        yield Finding(Severity.NOTE, "processes", text, "take sqlite: for the processes of a machine, gs: for machines")
+        text = "one process only: other processes, such as this command, do not see its locks"
+        yield Finding(Severity.NOTE, "processes", text, "use sqlite: for processes of one machine, gs: for machines")
 
     def after_fork(self) -> None:
         """Make the child's copy usable: another thread may have held the lock at the fork.
