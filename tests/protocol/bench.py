@@ -14,7 +14,7 @@ from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.record import Record, encode
 from lockstead.settings import Settings
 from lockstead.values import Name
-from tests.simulation.enforcing import EnforcedStore
+from tests.simulation.expiring import ExpiringStore
 from tests.simulation.store import SHARED, Entry, SimulatedStore
 from tests.simulation.world import BootClock, World
 
@@ -102,7 +102,7 @@ class Bench:
         clock = BootClock(0.0, 1.0)
         self.store: SimulatedStore
         if traits.clock is StoreClock.SERVER_EXPIRES:
-            self.store = EnforcedStore(self.world, traits, clock)
+            self.store = ExpiringStore(self.world, traits, clock)
         else:
             self.store = SimulatedStore(self.world, traits, clock, skew)
         self.traits = traits

@@ -18,7 +18,7 @@ from lockstead.values import LeaseOutcome, PreviousLease
 from tests.protocol.bench import APT, Bench, Session
 from tests.protocol.test_enforced import shown
 from tests.protocol.test_rules import overdue
-from tests.simulation.enforcing import ENFORCED
+from tests.simulation.expiring import EXPIRING
 from tests.simulation.store import DATED, SHARED
 
 ALMOST_OVER = 8.5
@@ -53,7 +53,7 @@ def reclaiming(bench: Bench, until: type[Extend | Replace], want: AcquireRequest
 
 @pytest.mark.parametrize("field", ["ended", "closing", "revoked", "identity"])
 def test_rule_02_what_was_broken_before_it_could_be_renewed_is_not_granted(field: str) -> None:
-    bench = Bench(ENFORCED, ttl=10)
+    bench = Bench(EXPIRING, ttl=10)
     want = bench.want("a")
     session = bench.asking(want)
     shown(session, renewed_at=bench.now - ALMOST_OVER)
@@ -107,7 +107,7 @@ def test_who_says_nothing_of_it_does_not_reclaim() -> None:
 
 
 def test_rule_06_a_takeover_that_hangs_on_a_lease_that_is_almost_over_is_renewed_before_the_work_begins() -> None:
-    bench = Bench(ENFORCED, ttl=10)
+    bench = Bench(EXPIRING, ttl=10)
     want = bench.want("b")
     session = taking_over(bench, want)
     shown(session, renewed_at=bench.now - ALMOST_OVER)
@@ -122,7 +122,7 @@ def test_rule_06_a_takeover_that_hangs_on_a_lease_that_is_almost_over_is_renewed
 
 @pytest.mark.parametrize(("left", "command"), [(32.0, Extend), (32.25, type(None))])
 def test_work_begins_with_more_than_one_renewal_and_the_abort_take(left: float, command: type) -> None:
-    bench = Bench(ENFORCED, ttl=128, drift=0.0, abort_margin=16)  # all sums of these are exact
+    bench = Bench(EXPIRING, ttl=128, drift=0.0, abort_margin=16)  # all sums of these are exact
     assert bench.settings.renew_every == 16.0
     session = bench.asking("a")
     shown(session, renewed_at=bench.now + left - 128)
@@ -147,7 +147,7 @@ def test_rule_10_a_number_in_an_answer_is_no_token_where_tokens_are_drawn() -> N
 # --- what is left unsettled -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("traits", [SHARED, DATED, ENFORCED], ids=lambda traits: traits.scheme)
+@pytest.mark.parametrize("traits", [SHARED, DATED, EXPIRING], ids=lambda traits: traits.scheme)
 @pytest.mark.parametrize("reclaims", [False, True])
 def test_a_takeover_or_a_reclaim_that_was_answered_leaves_nothing_to_sweep(traits: Traits, reclaims: bool) -> None:
     bench = Bench(traits)
@@ -175,7 +175,7 @@ def test_a_takeover_that_others_came_before_leaves_nothing_to_sweep() -> None:
 
 
 def test_a_takeover_out_of_turn_says_that_others_asked_first() -> None:
-    outcome = taking_over(Bench(ENFORCED), tries_once=True).answer(Conflict(is_queued=True)).outcome
+    outcome = taking_over(Bench(EXPIRING), tries_once=True).answer(Conflict(is_queued=True)).outcome
     assert isinstance(outcome, Contended)
     assert outcome.is_queued
 

@@ -19,7 +19,7 @@ from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.renew import renew
 from lockstead.values import LeaseOutcome
 from tests.protocol.bench import APT, Bench, Session
-from tests.simulation.enforcing import ENFORCED
+from tests.simulation.expiring import EXPIRING
 from tests.simulation.store import SHARED
 
 
@@ -31,7 +31,7 @@ def shown(session: Session, after: float = 0.0, **more: Any) -> Session:
 
 
 def enforced(**settings: Any) -> Bench:
-    return Bench(ENFORCED, **settings)
+    return Bench(EXPIRING, **settings)
 
 
 # --- the deadline -----------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def test_what_stands_there_is_alive_however_long_it_stands_still() -> None:
     observations = ObservationCache()
     for _ in range(40):
         # kept alive by something that is not a change of the record
-        bench.store._lives[APT].ends_at = bench.now + 10.1  # type: ignore[attr-defined]  # of the enforced store
+        bench.store.entries[APT].expires_at = bench.now + 10.1
         looking = bench.asking("b", bench.context(observations), tries_once=True).commit()
         looking.expect(Read)
         assert isinstance(looking.commit().outcome, Contended)
@@ -248,7 +248,7 @@ def test_h12_a_holder_whose_record_the_server_dropped_is_told_so() -> None:
 # --- how the one before ended -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("traits", "ending"), [(SHARED, LeaseOutcome.CLEAN), (ENFORCED, LeaseOutcome.UNKNOWN)])
+@pytest.mark.parametrize(("traits", "ending"), [(SHARED, LeaseOutcome.CLEAN), (EXPIRING, LeaseOutcome.UNKNOWN)])
 def test_a_free_key_says_nothing_of_the_one_before_where_a_dead_holders_record_vanishes(
     traits: Any, ending: LeaseOutcome
 ) -> None:

@@ -14,10 +14,10 @@ from lockstead.protocol.release import Had, Outcome, break_lease, give_back, rel
 from lockstead.values import LeaseOutcome, PreviousLease
 from tests.protocol.bench import APT, Bench
 from tests.protocol.test_rules import overdue
-from tests.simulation.enforcing import ENFORCED
+from tests.simulation.expiring import EXPIRING
 from tests.simulation.store import DATED, NONE, SHARED
 
-EVERY = pytest.mark.parametrize("traits", [SHARED, DATED, NONE, ENFORCED], ids=lambda traits: traits.scheme)
+EVERY = pytest.mark.parametrize("traits", [SHARED, DATED, NONE, EXPIRING], ids=lambda traits: traits.scheme)
 
 
 def broken(bench: Bench, holder: str = "a") -> PreviousLease:
@@ -118,7 +118,7 @@ def test_h32_who_worked_and_gave_back_has_put_it_right(traits: Traits) -> None:
     broken(bench)
     lease = taken_over(bench, "b").lease
     assert bench.session(release(lease, bench.context(), shared=False, bound_at=bench.now, salt="b")).run().is_free
-    assert is_told(bench).ending is (LeaseOutcome.UNKNOWN if traits is ENFORCED else LeaseOutcome.CLEAN)
+    assert is_told(bench).ending is (LeaseOutcome.UNKNOWN if traits is EXPIRING else LeaseOutcome.CLEAN)
 
 
 def test_h32_who_died_at_work_is_told_instead_of_the_one_before() -> None:

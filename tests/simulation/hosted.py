@@ -1,4 +1,4 @@
-"""A real store in a run: it carries out the commands, and this module records them for the checks of properties.
+"""A real store in a run: it carries out the commands, and this module records them for the invariants.
 
 Must not know which store it is, nor what fields mean. The store must use only the clock that it is given.
 """
@@ -11,51 +11,41 @@ from typing import Any, Final, TypeAlias
 from lockstead.protocol.commands import Command, Create, Extend, Remove, Removed, Replace, Snapshot
 from lockstead.stores.port import Store
 from lockstead.values import Name
-from tests.simulation.store import Entry, SimulatedStore
+from tests.simulation.store import Session, SimulatedStore
 from tests.simulation.world import BootClock, World
 
-Opened: TypeAlias = Callable[[Callable[[], float]], Store]
+OpenStore: TypeAlias = Callable[[Callable[[], float]], Store]
 """A function that opens an empty store for one run; its argument is a clock with the run's time in seconds."""
 
 LIMIT: Final = 30.0
 
 
-class Hosted(SimulatedStore):
+class HostedStore(SimulatedStore):
     """A real store in virtual time. It cannot be damaged from outside, because no command removes a field."""
 
-    __slots__ = ("_inner",)
-
-    def __init__(self, world: World, clock: BootClock, opened: Opened) -> None:
-        self._inner = opened(lambda: clock.at(world.now))
+    def __init__(self, world: World, clock: BootClock, open_store: OpenStore) -> None:
+        self._inner = open_store(lambda: clock.at(world.now))
         super().__init__(world, self._inner.traits, clock)
 
-    def perform(self, command: Command[Any]) -> Any:
+    def perform(self, command: Command[Any], session: Session | None = None, sent_at: float | None = None) -> Any:
         """Carry out one command on the real store at this true instant, and record the result."""
-        answer = self._inner.perform(command, LIMIT)
-        if isinstance(answer, Snapshot):
-            self._note(command, answer)
-        elif isinstance(answer, Removed) and isinstance(command, Remove):
-            self.entries.pop(command.name, None)
-        return answer
+        del session, sent_at
+        reply = self._inner.perform(command, LIMIT)
+        match command, reply:
+            case ((Create() | Replace()), Snapshot()):
+                name, now = command.name, self.time()
+                self._record_grant(name, reply.fields, reply.incarnation, now, now, self.entries.get(name))
+            case Extend(), Snapshot():
+                entry = self.entries[command.name]
+                entry.fields = reply.fields
+                entry.committed_at = self.touched_at[command.name] = self._world.now
+            case Remove(), Removed():
+                self.entries.pop(command.name, None)
+            case _:
+                pass
+        return reply
 
-    def _note(self, command: Command[Any], shown: Snapshot) -> None:
-        now = self._world.now
-        if isinstance(command, Create | Replace):
-            self._grants += 1
-            self.order[shown.incarnation] = self._grants
-            was = self.entries.get(command.name)
-            time = self.time()
-            entry = Entry(shown.fields, shown.incarnation, 1, time, int(time * 1000), now, self._grants)
-            self.entries[command.name] = entry
-            self.touched_at[command.name] = now
-            if self.on_grant is not None:
-                self.on_grant(command.name, entry, was)
-        elif isinstance(command, Extend):
-            entry = self.entries[command.name]
-            entry.fields = shown.fields
-            entry.committed_at = self.touched_at[command.name] = now
-
-    def spoil(self, name: Name, fields: Mapping[str, str]) -> None:
+    def damage(self, name: Name, fields: Mapping[str, str]) -> None:
         """Do nothing: a real store cannot be damaged, see the class."""
 
     def erase(self, name: Name) -> None:

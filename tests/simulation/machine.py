@@ -1,12 +1,12 @@
-"""A simulated machine: two clocks, a network connection to the store, and the accidents that happen to it.
+"""A simulated machine: two clocks, a network connection to the store, and the faults that happen to it.
 
-Must not know leases. The boot clock keeps running while the machine is stopped; the wall clock may jump.
+Must not know leases. The boot clock keeps running while the machine is paused; the wall clock may jump.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lockstead.protocol.commands import Reply, Script
 from lockstead.protocol.context import ProtocolContext
@@ -14,45 +14,37 @@ from lockstead.protocol.observations import ObservationCache
 from lockstead.settings import Settings
 from lockstead.stores.subscriptions import Subscription
 from lockstead.values import Name
-from tests.simulation.network import Network
-from tests.simulation.properties import Watch
-from tests.simulation.talk import Talk, Then
-from tests.simulation.world import Actor, BootClock, World
+from tests.simulation.runner import ScriptRunner, Then
+from tests.simulation.world import Actor, BootClock
+
+if TYPE_CHECKING:
+    from tests.simulation.run import Simulation
 
 
 class Machine(Actor):
     """A machine with one process, which runs scripts against the store.
 
-    cut_until: the true instant until which nothing it sends arrives. is_watching: its store notifies of changes.
+    isolated_until: the true instant until which nothing it sends arrives. is_watching: its store notifies of changes.
     is_queueing: its store also keeps a queue.
     """
 
-    __slots__ = (
-        "_nonces",
-        "_wall_ahead",
-        "context",
-        "cut_until",
-        "is_queueing",
-        "is_watching",
-        "network",
-        "settings",
-        "watch",
-        "world",
-    )
-
-    def __init__(
-        self, name: str, clock: BootClock, world: World, network: Network, watch: Watch, context: ProtocolContext
-    ) -> None:
+    def __init__(self, simulation: Simulation, name: str, clock: BootClock, settings: Settings) -> None:
         super().__init__(name, clock)
-        self.world = world
-        self.network = network
-        self.watch = watch
-        self.settings: Settings = context.settings
-        self.context = context
-        self.cut_until = 0.0
-        self.is_queueing = self.is_watching = False
+        self.plan = simulation.plan
+        self.world = simulation.world
+        self.network = simulation.network
+        self.store = simulation.store
+        self.checker = simulation.checker
+        self.settings = settings
+        self.isolated_until = 0.0
+        self.is_watching, self.is_queueing = self.plan.watches, self.plan.queues
         self._wall_ahead = 0.0
         self._nonces = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin with the memory of a new process."""
+        self.context = ProtocolContext(self.plan.traits, self.settings, ObservationCache())
 
     def now(self) -> float:
         """Return this process's boot clock."""
@@ -62,21 +54,25 @@ class Machine(Actor):
         """Return this process's wall clock, which is only for display."""
         return 1.7e9 + self.world.now + self._wall_ahead
 
-    def jump(self, seconds: float) -> None:
+    def set_wall_clock(self, seconds: float) -> None:
         """Set the wall clock forward or back."""
         self._wall_ahead += seconds
 
+    def chance(self, probability: float) -> bool:
+        """Return True with this probability."""
+        return self.world.rng.random() < probability
+
     def after(self, seconds: float, call: Callable[[Any], None], argument: Any = None) -> None:
         """Call a function after some true seconds, unless this process dies before."""
-        self.world.at(self.world.now + seconds, self, call, argument)
+        self.world.schedule(self.world.now + seconds, self, call, argument)
 
-    def converse(self, script: Script[Any], then: Then, gives_up_at: float | None = None) -> Talk:
-        """Start running a script against the store."""
-        talk = Talk(self, script, self.settings.request_timeout, then, gives_up_at)
-        talk.start()
-        return talk
+    def run_script(self, script: Script[Any], then: Then | None = None, **more: float | None) -> ScriptRunner:
+        """Start running a script against the store. more: see `ScriptRunner`."""
+        runner = ScriptRunner(self, script, then, **more)
+        runner.start()
+        return runner
 
-    def looks_at_clock(self, name: Name, store_now: float) -> None:
+    def read_store_clock(self, name: Name, store_now: float) -> None:
         """Observe the store's clock."""
         now = self.now()
         self.context.observations.read_clock(name.key, store_now, Reply(None, now, now), self.settings.drift)
@@ -93,7 +89,7 @@ class Machine(Actor):
         epoch = self.epoch
 
         def notify(is_free: bool) -> None:
-            if self.epoch == epoch and self.world.now >= self.cut_until:
+            if self.epoch == epoch and self.world.now >= self.isolated_until:
                 self.network.notify(self, on_change, is_free)
 
         return notify
@@ -103,29 +99,29 @@ class Machine(Actor):
         self._nonces += 1
         return f"{self.name}/{self.epoch}.{self._nonces}"
 
-    def stop(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         """Pause, as by SIGSTOP, a long garbage collection or a suspended machine; the boot clock keeps running."""
-        self.stopped_until = max(self.stopped_until, self.world.now + seconds)
-        self.tell(f"stands still for {seconds:.3f} s")
+        self.paused_until = max(self.paused_until, self.world.now + seconds)
+        self.log(f"pauses for {seconds:.3f} s")
 
-    def stumble(self, is_fatal: bool) -> None:
+    def fail(self, is_fatal: bool) -> None:
         """Pause for about a ttl while a reply is outstanding; subclasses may die instead if is_fatal."""
         del is_fatal
-        self.stop(self.settings.ttl * (0.7 + 0.5 * self.world.dice.random()))
+        self.pause(self.settings.ttl * (0.7 + 0.5 * self.world.rng.random()))
 
-    def cut(self, seconds: float) -> None:
-        """Cut the machine off: for a while, no request arrives and no reply comes back."""
-        self.cut_until = max(self.cut_until, self.world.now + seconds)
-        self.tell(f"is cut off for {seconds:.3f} s")
+    def isolate(self, seconds: float) -> None:
+        """Isolate the machine: for a while, no request arrives and no reply comes back."""
+        self.isolated_until = max(self.isolated_until, self.world.now + seconds)
+        self.log(f"is cut off for {seconds:.3f} s")
 
     def die(self) -> None:
         """Die now and forget everything; messages already sent still arrive."""
         self.epoch += 1
-        self.stopped_until = self.world.now
-        self.context = ProtocolContext(self.context.traits, self.settings, ObservationCache())
-        self.tell("died")
+        self.paused_until = self.world.now
+        self._forget()
+        self.log("died")
 
-    def tell(self, what: str) -> None:
-        """Write a line to the event log, if it is kept."""
-        if self.world.is_told:
-            self.world.tell(self.name, what)
+    def log(self, what: str) -> None:
+        """Add a line to the history, if it is kept."""
+        if self.world.keeps_history:
+            self.world.log(self.name, what)

@@ -1,6 +1,6 @@
-"""The simulated store: atomic compare-and-swap, with three kinds of clocks and tokens.
+"""The simulated store: atomic compare-and-swap, with three kinds of clocks and tokens, and a queue of waiters.
 
-Must not know what fields mean, nor which process sends a command. Its time is computed from true time.
+Must not know what fields mean. Its time is computed from true time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from lockstead.protocol.commands import (
     Traits,
 )
 from lockstead.values import Name, Space
-from tests.simulation.places import Places
 from tests.simulation.world import BootClock, World
 
 SHARED: Final = Traits("shared", "simulated", StoreClock.ONE_CLOCK, TokenSource.NATIVE)
@@ -47,10 +46,19 @@ PROFILES: Final = (SHARED, DATED, NONE)
 _SCATTER: Final = 2_654_435_761
 """Odd, so that multiples modulo 2**32 do not repeat: incarnations are unique but not increasing."""
 
+SESSION_TTL: Final = 4.0
+"""Seconds without a renewal after which a process loses its places in the queue."""
+
+Session = tuple[str, int]
+"""A process's name and epoch."""
+
 
 @dataclass(slots=True)
 class Entry:
-    """One record. updated_at and created_ms are the store's time, committed_at is true time. token: of its grant."""
+    """One record. updated_at and created_ms are the store's time, committed_at is true time. token: of its grant.
+
+    min_retention and expires_at (0: never) are only for a store that expires records.
+    """
 
     fields: Mapping[str, str]
     incarnation: str
@@ -59,38 +67,64 @@ class Entry:
     created_ms: int
     committed_at: float
     token: int
+    min_retention: float = 0.0
+    expires_at: float = 0.0
+
+
+class WaitQueue:
+    """The waiters of each record in order of arrival. A waiter that has left or was granted never joins again.
+
+    Like in etcd and ZooKeeper, the places of a process belong to its session and end with it.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._waiters: dict[Name, dict[str, Session]] = {}
+        self._renewed_at: dict[Session, float] = {}
+        self._gone: set[str] = set()
+
+    def join(self, name: Name, waiter_id: str, session: Session) -> None:
+        """Add a waiter unless it has a place, and renew its session."""
+        self.renew(session)
+        if waiter_id not in self._gone:
+            self._waiters.setdefault(name, {}).setdefault(waiter_id, session)
+
+    def renew(self, session: Session) -> None:
+        """Renew a session."""
+        self._renewed_at[session] = self._world.now
+
+    def has(self, session: Session) -> bool:
+        """Return whether any place belongs to a session."""
+        return any(session in waiters.values() for waiters in self._waiters.values())
+
+    def leave(self, name: Name, waiter_id: str) -> None:
+        """Remove a waiter permanently."""
+        self._gone.add(waiter_id)
+        self._waiters.get(name, {}).pop(waiter_id, None)
+
+    def first(self, name: Name) -> str | None:
+        """Return the first waiter; None if there is none."""
+        waiters, oldest = self._waiters.get(name, {}), self._world.now - SESSION_TTL
+        for waiter_id, session in list(waiters.items()):
+            if self._renewed_at[session] > oldest:
+                return waiter_id
+            del waiters[waiter_id]
+        return None
 
 
 class SimulatedStore:
     """A store with one clock for `updated` and, if it has two clocks, another for `Date`.
 
     skew: seconds that `Date` is ahead of `updated`. order: the number of each grant. touched_at: true instants of the
-    last writes. on_grant is called with every new incarnation: name, entry, and the entry it replaced. places: its
-    queues, if any.
+    last writes. on_grant is called with every new incarnation: name, entry, and the entry it replaced. queue: its
+    waiters, if it keeps a queue.
     """
-
-    __slots__ = (
-        "_clock",
-        "_grants",
-        "_has_date",
-        "_is_native",
-        "_performs",
-        "_skew",
-        "_step",
-        "_world",
-        "entries",
-        "on_grant",
-        "order",
-        "places",
-        "touched_at",
-        "traits",
-    )
 
     def __init__(self, world: World, traits: Traits, clock: BootClock, skew: float = 0.0) -> None:
         self._world = world
         self.traits = traits
         self._clock = clock
-        self._has_date = traits.clock is not StoreClock.NONE
+        self._has_date = traits.clock in (StoreClock.ONE_CLOCK, StoreClock.TWO_CLOCKS)
         is_dated = traits.clock is StoreClock.TWO_CLOCKS
         self._skew = skew if is_dated else 0.0
         self._step = traits.clock_resolution if is_dated else 0.0
@@ -100,7 +134,7 @@ class SimulatedStore:
         self.order: dict[str, int] = {}
         self.touched_at: dict[Name, float] = {}
         self.on_grant: Callable[[Name, Entry, Entry | None], None] | None = None
-        self.places: Places | None = None
+        self.queue: WaitQueue | None = None
         self._performs: dict[type, Callable[[Any, float], Any]] = {
             Read: self._read,
             Extend: self._extend,
@@ -110,12 +144,15 @@ class SimulatedStore:
             List: self._list,
         }
 
-    def perform(self, command: Command[Any]) -> Any:
-        """Carry out one command at this true instant."""
-        clock = self._clock
-        return self._performs[type(command)](command, clock.offset + clock.rate * self._world.now)
+    def perform(self, command: Command[Any], session: Session | None = None, sent_at: float | None = None) -> Any:
+        """Carry out one command at this true instant.
 
-    def spoil(self, name: Name, fields: Mapping[str, str]) -> None:
+        sent_at: when its process sent it (by its own clock); None: it no longer waits for the reply.
+        """
+        del session, sent_at
+        return self._performs[type(command)](command, self.time())
+
+    def damage(self, name: Name, fields: Mapping[str, str]) -> None:
         """Overwrite a record as an administrator could; the store counts this as a change."""
         entry = self.entries[name]
         entry.fields = fields
@@ -155,20 +192,24 @@ class SimulatedStore:
             token = entry.created_ms + entry.revision
         if not self._has_date:
             return Snapshot(entry.fields, entry.incarnation, str(entry.revision), token=token)
-        shown = self.date(now) if self._step else now
-        return Snapshot(entry.fields, entry.incarnation, str(entry.revision), entry.updated_at, shown, token)
+        return Snapshot(entry.fields, entry.incarnation, str(entry.revision), entry.updated_at, self.date(now), token)
 
     def _grant(self, name: Name, fields: Mapping[str, str], now: float, was: Entry | None) -> Snapshot:
-        self._grants += 1
-        incarnation = str(self._grants * _SCATTER % 2**32)
-        stamp = now if was is None else max(was.updated_at, now)
-        entry = Entry(fields, incarnation, 1, stamp, int(now * 1000), self._world.now, self._grants)
+        incarnation = str((self._grants + 1) * _SCATTER % 2**32)
+        updated_at = now if was is None else max(was.updated_at, now)
+        return self._show(self._record_grant(name, fields, incarnation, updated_at, now, was), now, name)
+
+    def _record_grant(
+        self, name: Name, fields: Mapping[str, str], incarnation: str, updated_at: float, now: float, was: Entry | None
+    ) -> Entry:
+        """Record a new incarnation, and report it."""
+        self._grants = self.order[incarnation] = self._grants + 1
+        entry = Entry(fields, incarnation, 1, updated_at, int(now * 1000), self._world.now, self._grants)
         self.entries[name] = entry
         self.touched_at[name] = self._world.now
-        self.order[incarnation] = self._grants
         if self.on_grant is not None:
             self.on_grant(name, entry, was)
-        return self._show(entry, now, name)
+        return entry
 
     def _read(self, command: Read, now: float) -> Snapshot | Absent:
         entry = self.entries.get(command.name)
@@ -193,20 +234,18 @@ class SimulatedStore:
 
     def _is_overtaking(self, command: Create | Replace) -> bool:
         """Return whether other waiters are before the command's waiter; if not, remove it from the queue."""
-        if self.places is None or not command.waiter_id:
+        if self.queue is None or not command.waiter_id:
             return False
-        if not self.places.is_turn(command.name, command.waiter_id):
+        if self.queue.first(command.name) not in (None, command.waiter_id):
             return True
-        self.places.leave(command.name, command.waiter_id)
+        self.queue.leave(command.name, command.waiter_id)
         return False
 
     def _extend(self, command: Extend, now: float) -> Snapshot | Conflict | Absent:
         entry = self.entries.get(command.name)
         if entry is None:
             return Absent(self.date(now))
-        if command.incarnation is not None and entry.incarnation != command.incarnation:
-            return Conflict()
-        if command.revision is not None and str(entry.revision) != command.revision:
+        if not _is_expected(command, entry):
             return Conflict()
         if command.fields:
             entry.fields = {**entry.fields, **command.fields}
@@ -219,9 +258,7 @@ class SimulatedStore:
         entry = self.entries.get(command.name)
         if entry is None:
             return Absent(self.date(now))
-        if entry.incarnation != command.incarnation:
-            return Conflict()
-        if command.revision is not None and str(entry.revision) != command.revision:
+        if not _is_expected(command, entry):
             return Conflict()
         del self.entries[command.name]
         return Removed(self.date(now))
@@ -229,3 +266,10 @@ class SimulatedStore:
     def _list(self, command: List, now: float) -> Listing:
         shown = ((name, self._show(entry, now, name)) for name, entry in self.entries.items() if command.shows(name))
         return Listing(tuple(shown))
+
+
+def _is_expected(command: Extend | Remove, entry: Entry) -> bool:
+    """Return whether a record is the one that a command expects."""
+    if command.incarnation is not None and entry.incarnation != command.incarnation:
+        return False
+    return command.revision is None or str(entry.revision) == command.revision

@@ -1,117 +1,89 @@
 """The behaviour of simulated processes: acquire the lock, work, share it, pass it on, release it.
 
-All choices come from the world's dice. Must not know the properties of a correct protocol, which are in `properties`.
+All choices are random. Must not know the properties of a correct protocol, which are in `invariants`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lockstead.errors import StoreError
 from lockstead.protocol.acquire import AcquireRequest, Grant, acquire
+from lockstead.protocol.commands import Script
 from lockstead.protocol.context import LeaseId
 from lockstead.protocol.members import Attached, attach, remove_member
 from lockstead.protocol.record import number
 from lockstead.protocol.release import release
 from lockstead.protocol.renew import Over
-from lockstead.values import Name
+from lockstead.settings import Settings
+from tests.simulation.plan import KEY, OTHER_KEY
 from tests.simulation.process import KeptLease, Process
-from tests.simulation.queueing import Waiter
-from tests.simulation.talk import Talk
+from tests.simulation.runner import ScriptRunner, Then
+from tests.simulation.waiter import Waiter
+from tests.simulation.world import BootClock
 
-
-@dataclass(frozen=True, slots=True)
-class Habits:
-    """The behaviour of workers: probabilities, and mean durations in seconds.
-
-    rivals: another thread of the process tries to acquire the held lock. threads: another thread becomes a member.
-    besides: another thread takes a lock of another key meanwhile. forgets: the lease is garbage-collected, and
-    released or not. queues: another thread waits for the lock as well.
-    """
-
-    work: float = 30.0
-    idle: float = 2.0
-    draws: float = 0.5
-    shares: float = 0.2
-    detaches: float = 0.1
-    attaches: float = 0.7
-    gives_up: float = 0.3
-    cancels: float = 0.1
-    reclaims: float = 0.5
-    rivals: float = 0.0
-    threads: float = 0.0
-    besides: float = 0.0
-    forgets: float = 0.0
-    queues: float = 0.0
-
+if TYPE_CHECKING:
+    from tests.simulation.run import Simulation
 
 QUEUED_MAX = 3
 """Maximum number of further threads of one process that wait for the lock."""
 
 
 @dataclass(slots=True)
-class Mailbox:
+class Tickets:
     """Tickets passed between processes. detached: not kept by any process, so that one must release them."""
 
     shared: list[LeaseId] = field(default_factory=list)
     detached: list[LeaseId] = field(default_factory=list)
 
+    def discard(self, lease: LeaseId) -> None:
+        """Remove the tickets of a lease."""
+        for tickets in (self.shared, self.detached):
+            if lease in tickets:
+                tickets.remove(lease)
+
 
 class Worker(Process):
     """A process that repeatedly works under one lock, until `finish` is called."""
 
-    __slots__ = (
-        "_asking",
-        "_besides",
-        "_has_died",
-        "_held",
-        "_queued",
-        "_want",
-        "habits",
-        "is_finishing",
-        "key",
-        "mailbox",
-    )
+    def __init__(self, simulation: Simulation, name: str, clock: BootClock, settings: Settings) -> None:
+        self.is_finishing = self._has_died = False
+        self.behaviour = simulation.plan.behaviour
+        self.tickets = simulation.tickets
+        super().__init__(simulation, name, clock, settings)
 
-    habits: Habits
-    key: Name
-    mailbox: Mailbox
-
-    def employ(self, key: Name, habits: Habits, mailbox: Mailbox) -> None:
-        """Set the worker's lock, habits and mailbox."""
-        self.key = key
-        self.habits = habits
-        self.mailbox = mailbox
-        self._asking: Talk | Waiter | None = None
-        self._queued: list[tuple[Waiter, AcquireRequest]] = []
-        self._want: AcquireRequest | None = None
+    def _forget(self) -> None:
+        super()._forget()
+        self._acquiring: ScriptRunner | Waiter | None = None
+        self._queued: list[Waiter] = []
+        self._request: AcquireRequest | None = None
         self._held: KeptLease | None = None
-        self._besides: list[KeptLease] = []
-        self._has_died = False
-        self.is_finishing = False
+        self._others: list[KeptLease] = []
 
-    def _throws(self, odds: float) -> bool:
-        return self.world.dice.random() < odds
-
-    def _span(self, mean: float) -> float:
+    def _up_to_twice(self, mean: float) -> float:
         """Return a random duration between 0 and twice the mean."""
-        return 2 * mean * self.world.dice.random()
+        return 2 * mean * self.world.rng.random()
+
+    def _work_time(self) -> float:
+        return 0.0 if self.is_finishing else self._up_to_twice(self.behaviour.work)
+
+    def _begin_again(self) -> None:
+        self.after(self._up_to_twice(self.behaviour.idle), self.begin)
 
     # --- acquiring -----------------------------------------------------------------------------------------------
 
     def begin(self, _: Any = None) -> None:
         """Start working: under another process's ticket, or under a lease of its own."""
-        if self.is_finishing or self._held is not None or self._asking is not None:
+        if self.is_finishing or self._held is not None or self._acquiring is not None:
             return
-        mailbox, habits = self.mailbox, self.habits
-        if mailbox.shared and self._throws(habits.attaches):
-            self._attach(mailbox.shared[-1])
-        elif mailbox.detached and self._throws(0.5):
-            lease = mailbox.detached.pop()
-            if self._throws(0.5):
-                mailbox.detached.append(lease)
+        tickets = self.tickets
+        if tickets.shared and self.chance(self.behaviour.attaches):
+            self._attach(tickets.shared[-1])
+        elif tickets.detached and self.chance(0.5):
+            lease = tickets.detached.pop()
+            if self.chance(0.5):
+                tickets.detached.append(lease)
                 self._attach(lease)
             else:
                 self._release_by_ticket(lease)
@@ -119,122 +91,117 @@ class Worker(Process):
             self._acquire()
 
     def _acquire(self) -> None:
-        habits, now = self.habits, self.now()
-        wait = self._span(self.settings.ttl) if self._throws(habits.gives_up) else None
-        tries_once = self._throws(0.1)
+        behaviour, now = self.behaviour, self.now()
+        wait = self._up_to_twice(self.settings.ttl) if self.chance(behaviour.gives_up) else None
+        tries_once = self.chance(0.1)
         gives_up_at = now if tries_once else (None if wait is None else now + wait)
-        want = self._want = self.wish(self.key, reclaim=self._has_died and self._throws(habits.reclaims))
-        looks_first = self._throws(0.2)
+        request = self.new_request(KEY, reclaim=self._has_died and self.chance(behaviour.reclaims))
+        self._request = request
+        looks_first = self.chance(0.2)
         if gives_up_at is not None:
-            self.world.at(self.clock.when(gives_up_at + 1.0), self, self._check_wait, want)
-        if self._throws(habits.cancels):
-            self.after(self._span(self.settings.request_timeout), self._cancel, want)
+            self.world.schedule(self.clock.when(gives_up_at + 1.0), self, self._check_wait, request)
+        if self.chance(behaviour.cancels):
+            self.after(self._up_to_twice(self.settings.request_timeout), self._cancel, request)
         if tries_once:
-            script = acquire(want, self.context, gives_up_at=gives_up_at, tries_once=True, look_first=looks_first)
-            self._asking = Talk(self, script, self.settings.request_timeout, self._asked, gives_up_at)
+            script = acquire(request, self.context, gives_up_at=gives_up_at, tries_once=True, look_first=looks_first)
+            self._acquiring = ScriptRunner(self, script, self._acquired, gives_up_at)
         else:
-            self._asking = Waiter(self, want, self._asked, gives_up_at, looks_first=looks_first)
-        self._asking.start()
-        if habits.queues and self._throws(habits.queues):
-            self.after(self._span(self.settings.ttl / 2), self._queue_up)
+            self._acquiring = Waiter(self, request, self._acquired, gives_up_at, looks_first=looks_first)
+        self._acquiring.start()
+        if behaviour.queues and self.chance(behaviour.queues):
+            self.after(self._up_to_twice(self.settings.ttl / 2), self._queue_up)
 
-    def _queue_up(self, _: Any) -> None:
-        """Wait for the lock in another thread of this process, behind the existing waiters."""
-        if self.is_finishing or len(self._queued) >= QUEUED_MAX:
-            return
-        want = self.wish(self.key)
-        gives_up_at = self.now() + self._span(2 * self.settings.ttl) if self._throws(0.5) else None
-
-        def asked(outcome: Any, _: StoreError | None) -> None:
-            self._queued.remove((waiter, want))
-            if isinstance(outcome, Grant):
-                other = self.granted(outcome, want)
-                self._besides.append(other)
-                held_for = 0.0 if self.is_finishing else min(self.settings.ttl / 2, self._span(self.habits.work))
-                self.after(held_for, lambda _: self.release(other, _nothing))
-            else:
-                self.clean_up_abandoned(want)
-
-        waiter = Waiter(self, want, asked, gives_up_at, looks_first=False)
-        self._queued.append((waiter, want))
-        waiter.start()
-        if self._throws(self.habits.cancels):
-            self.after(self._span(self.settings.ttl), self._give_up, (waiter, want))
-
-    def _give_up(self, queued: tuple[Waiter, AcquireRequest]) -> None:
-        if queued in self._queued:
-            self._queued.remove(queued)
-            waiter, want = queued
-            waiter.cancel(torn=not self.is_finishing and self._throws(0.3))
-            self.clean_up_abandoned(want)
-
-    def _asked(self, outcome: Any, _: StoreError | None) -> None:
-        want, self._want, self._asking = self._want, None, None
-        if want is None:
+    def _acquired(self, outcome: Any, _: StoreError | None) -> None:
+        request, self._request, self._acquiring = self._request, None, None
+        if request is None:
             return
         if not isinstance(outcome, Grant):
-            self.clean_up_abandoned(want)
-            self.after(self._span(self.habits.idle), self.begin)
+            self.clean_up_abandoned(request)
+            self._begin_again()
             return
-        kept = self._held = self.granted(outcome, want)
+        kept = self._held = self.granted(outcome, request)
         if outcome.token is not None:
-            self.watch.got_token(kept.lease_state, outcome.token, was_superseded=False)
+            self.checker.check_token(kept.lease_state, outcome.token, was_superseded=False)
         self._work(kept)
 
-    def _check_wait(self, want: AcquireRequest) -> None:
-        if self._want is want and self.world.now >= self.stopped_until + 1.2:
-            self.watch.violated(f"{want.holder} still waits a second after its time was up")
+    def _check_wait(self, request: AcquireRequest) -> None:
+        if self._request is request and self.world.now >= self.paused_until + 1.2:
+            self.checker.fail(f"{request.holder} still waits a second after its timeout")
 
-    def _cancel(self, want: AcquireRequest | None) -> None:
-        if want is None or self._want is not want or self._asking is None:
+    def _cancel(self, request: AcquireRequest) -> None:
+        if self._request is not request or self._acquiring is None:
             return
-        self.tell("cancels its acquisition")
-        self._asking.cancel()
-        self._want = self._asking = None
-        self.clean_up_abandoned(want)
-        self.after(self._span(self.habits.idle), self.begin)
+        self.log("cancels its acquisition")
+        self._acquiring.cancel()
+        self._request = self._acquiring = None
+        self.clean_up_abandoned(request)
+        self._begin_again()
 
-    # --- working -------------------------------------------------------------------------------------------------
+    # --- other threads of the process ----------------------------------------------------------------------------
 
-    def _work(self, kept: KeptLease) -> None:
-        habits = self.habits
-        length = 0.0 if self.is_finishing else self._span(habits.work)
-        if self._throws(habits.draws):
-            self.after(self._span(length), self._draw, kept)
-        if kept.lease_state.is_owner and self._throws(habits.shares):
-            self.after(length * self.world.dice.random() ** 2, self._share, kept)
-        if habits.rivals and self._throws(habits.rivals):
-            self.after(self._span(length), self._rival)
-        if habits.threads and self._throws(habits.threads):
-            self.after(length * self.world.dice.random(), self._join_in, kept)
-        if habits.besides and self._throws(habits.besides):
-            self.after(length * self.world.dice.random(), self._take_besides)
-        if habits.forgets and self._throws(habits.forgets):
-            self.after(length * self.world.dice.random(), self._lose_sight, kept)
-        ends = self._detach if self._throws(habits.detaches) else self._finish_work
-        self.after(length, ends, kept)
+    def _hold_besides(self, request: AcquireRequest) -> Then:
+        """Return what follows an acquisition by another thread: hold the lease for a while."""
 
-    def _draw(self, kept: KeptLease) -> None:
-        self.draw(kept)
+        def acquired(outcome: Any, _: StoreError | None) -> None:
+            if not isinstance(outcome, Grant):
+                self.clean_up_abandoned(request)
+                return
+            other = self.granted(outcome, request)
+            self._others.append(other)
+            held_for = 0.0 if self.is_finishing else min(self.settings.ttl / 2, self._work_time())
+            self.after(held_for, lambda _: self.release(other))
+
+        return acquired
+
+    def _queue_up(self, _: Any) -> None:
+        """Wait for the lock in another thread, behind the existing waiters."""
+        if self.is_finishing or len(self._queued) >= QUEUED_MAX:
+            return
+        request = self.new_request(KEY)
+        gives_up_at = self.now() + self._up_to_twice(2 * self.settings.ttl) if self.chance(0.5) else None
+        hold = self._hold_besides(request)
+
+        def acquired(outcome: Any, error: StoreError | None) -> None:
+            self._queued.remove(waiter)
+            hold(outcome, error)
+
+        waiter = Waiter(self, request, acquired, gives_up_at)
+        self._queued.append(waiter)
+        waiter.start()
+        if self.chance(self.behaviour.cancels):
+            self.after(self._up_to_twice(self.settings.ttl), self._give_up, waiter)
+
+    def _give_up(self, waiter: Waiter) -> None:
+        if waiter in self._queued:
+            self._queued.remove(waiter)
+            waiter.cancel(torn=not self.is_finishing and self.chance(0.3))
+            self.clean_up_abandoned(waiter.request)
+
+    def _take_other_key(self, _: Any) -> None:
+        """Hold a lock of another key for a while."""
+        if not self.is_finishing:
+            request, gives_up_at = self.new_request(OTHER_KEY), self.now() + self.settings.ttl / 2
+            script = acquire(request, self.context, gives_up_at=gives_up_at, tries_once=False)
+            self.run_script(script, self._hold_besides(request), gives_up_at=gives_up_at)
 
     def _rival(self, _: Any) -> None:
-        """Try to acquire the lock that this process holds, like another of its threads with reclaim=True.
+        """Try to acquire the lock that this process holds, with reclaim=True.
 
-        If that succeeds, it releases the lease unused, like a batch of locks if one of them is not available.
+        If that succeeds, release the lease unused, like a batch of locks if one of them is not available.
         """
-        want = self.wish(self.key, reclaim=True)
+        request, now = self.new_request(KEY, reclaim=True), self.now()
 
-        def asked(outcome: Any, _: StoreError | None) -> None:
+        def acquired(outcome: Any, _: StoreError | None) -> None:
             if isinstance(outcome, Grant):
-                self.release(self.granted(outcome, want, unused=True), _nothing)
+                self.release(self.granted(outcome, request, unused=True))
             else:
-                self.clean_up_abandoned(want)
+                self.clean_up_abandoned(request)
 
-        self.converse(acquire(want, self.context, gives_up_at=self.now(), tries_once=True), asked, self.now())
+        self.run_script(acquire(request, self.context, gives_up_at=now, tries_once=True), acquired, gives_up_at=now)
 
-    def _join_in(self, kept: KeptLease) -> None:
-        """Become a member once more, like another thread of a process that works under a shared lease."""
-        lease, nonce = kept.lease_state.lease, self.nonce()
+    def _attach_thread(self, kept: KeptLease) -> None:
+        """Become a member once more under a shared lease."""
+        lease = kept.lease_state.lease
         if not kept.lease_state.shared or not kept.lease_state.believes(self.now()):
             return
         settings = self.settings.for_ttl(lease.ttl)
@@ -242,57 +209,57 @@ class Worker(Process):
         def joined(outcome: Any, _: StoreError | None) -> None:
             if isinstance(outcome, Attached):
                 other = self.attached(outcome, settings)
-                held_for = 0.0 if self.is_finishing else self._span(self.habits.work)
-                self.after(held_for, lambda _: self.release(other, _nothing))
+                self.after(self._work_time(), lambda _: self.release(other))
 
-        self.converse(attach(lease, nonce, self._registration(nonce, lease.ttl), self.context), joined)
+        self.run_script(self._attach_script(lease), joined)
 
-    def _take_besides(self, _: Any) -> None:
-        """Hold a lock of another key for a while, like another thread of the process."""
-        if self.is_finishing:
-            return
-        want = self.wish(Name(f"{self.key.key}-besides"))
-        gives_up_at, longest = self.now() + self.settings.ttl / 2, self.settings.ttl / 2
+    # --- working -------------------------------------------------------------------------------------------------
 
-        def asked(outcome: Any, _: StoreError | None) -> None:
-            if isinstance(outcome, Grant):
-                other = self.granted(outcome, want)
-                self._besides.append(other)
-                held_for = 0.0 if self.is_finishing else min(longest, self._span(self.habits.work))
-                self.after(held_for, lambda _: self.release(other, _nothing))
-            else:
-                self.clean_up_abandoned(want)
-
-        self.converse(acquire(want, self.context, gives_up_at=gives_up_at, tries_once=False), asked, gives_up_at)
+    def _work(self, kept: KeptLease) -> None:
+        behaviour, random = self.behaviour, self.world.rng.random
+        length = self._work_time()
+        if self.chance(behaviour.draws):
+            self.after(self._up_to_twice(length), self.draw, kept)
+        if kept.lease_state.is_owner and self.chance(behaviour.shares):
+            self.after(length * random() ** 2, self._share, kept)
+        if behaviour.rivals and self.chance(behaviour.rivals):
+            self.after(self._up_to_twice(length), self._rival)
+        if behaviour.threads and self.chance(behaviour.threads):
+            self.after(length * random(), self._attach_thread, kept)
+        if behaviour.other_keys and self.chance(behaviour.other_keys):
+            self.after(length * random(), self._take_other_key)
+        if behaviour.drops and self.chance(behaviour.drops):
+            self.after(length * random(), self._drop, kept)
+        self.after(length, self._detach if self.chance(behaviour.detaches) else self._finish_work, kept)
 
     def _finish_work(self, kept: KeptLease) -> None:
         if self._held is not kept:
             return
         lease = kept.lease_state.lease
-        if kept.lease_state.is_owner and lease in self.mailbox.shared:
-            self.mailbox.shared.remove(lease)
-        self.release(kept, lambda: self._freed(kept))
+        if kept.lease_state.is_owner and lease in self.tickets.shared:
+            self.tickets.shared.remove(lease)
+        self.release(kept, lambda: self._finished(kept))
 
-    def _lose_sight(self, kept: KeptLease) -> None:
+    def _finished(self, kept: KeptLease) -> None:
+        if self._held is kept:
+            self._held = None
+            self._begin_again()
+
+    def _drop(self, kept: KeptLease) -> None:
         """Drop the last reference to the lease; an object collected with it releases it soon after, or never."""
         if self._held is not kept:
             return
-        self.tell(f"drops {kept.lease_state.lease.incarnation}")
-        self._forget(kept.lease_state.lease)
-        self.forget(kept)
-        if self._throws(0.5):
-            self.after(0.1, self._gives_back, kept)
+        self.log(f"drops {kept.lease_state.lease.incarnation}")
+        self.tickets.discard(kept.lease_state.lease)
+        self.orphan(kept)
+        if self.chance(0.5):
+            self.after(0.1, self._release_collected, kept)
         else:
-            self._freed(kept)
+            self._finished(kept)
 
-    def _gives_back(self, kept: KeptLease) -> None:
-        self.remember(kept)
+    def _release_collected(self, kept: KeptLease) -> None:
+        self.reference(kept)
         self._finish_work(kept)
-
-    def _freed(self, kept: KeptLease) -> None:
-        if self._held is kept:
-            self._held = None
-            self.after(self._span(self.habits.idle), self.begin)
 
     def _detach(self, kept: KeptLease) -> None:
         lease_state = kept.lease_state
@@ -301,17 +268,17 @@ class Worker(Process):
         if not lease_state.believes(self.now()):
             self._finish_work(kept)
             return
-        self.tell(f"detaches from {lease_state.lease.incarnation}")
+        self.log(f"detaches from {lease_state.lease.incarnation}")
         self.leave(kept)
-        is_last = lease_state.is_owner and lease_state.lease not in self.mailbox.detached
+        is_last = lease_state.is_owner and lease_state.lease not in self.tickets.detached
 
         def settled() -> None:
             if lease_state.registration is not None:
-                self.converse(remove_member(lease_state.registration, self.context), _ignored)
+                self.run_script(remove_member(lease_state.registration, self.context))
             lease_state.left()
             if is_last:
-                self.mailbox.detached.append(lease_state.lease)
-            self._freed(kept)
+                self.tickets.detached.append(lease_state.lease)
+            self._finished(kept)
 
         self.settle(kept, settled)
 
@@ -322,72 +289,58 @@ class Worker(Process):
         if self._held is not kept or not lease_state.believes(self.now()) or lease_state.registration is not None:
             return
         lease_state.shared = True
-        nonce = self.nonce()
 
         def joined(outcome: Any, _: StoreError | None) -> None:
             if isinstance(outcome, Over):
                 self.lose(kept, outcome.reason, outcome.detail)
             if isinstance(outcome, Attached) and lease_state.believes(self.now()):
                 self.register(kept, outcome)
-                self.tell(f"shares {lease_state.lease.incarnation}")
-                self.mailbox.shared.append(lease_state.lease)
+                self.log(f"shares {lease_state.lease.incarnation}")
+                self.tickets.shared.append(lease_state.lease)
 
-        self.converse(
-            attach(lease_state.lease, nonce, self._registration(nonce, lease_state.lease.ttl), self.context), joined
-        )
-
-    def _registration(self, nonce: str, ttl: float) -> Mapping[str, str]:
-        return {"v": self._fields["v"], "identity": nonce, "ttl": number(ttl), "owner": self.name}
+        self.run_script(self._attach_script(lease_state.lease), joined)
 
     def _attach(self, lease: LeaseId) -> None:
-        nonce, settings = self.nonce(), self.settings.for_ttl(lease.ttl)
+        settings = self.settings.for_ttl(lease.ttl)
 
         def joined(outcome: Any, _: StoreError | None) -> None:
-            self._asking = None
+            self._acquiring = None
             if isinstance(outcome, Attached):
                 kept = self._held = self.attached(outcome, settings)
                 self._work(kept)
                 return
             if isinstance(outcome, Over):
-                self._forget(lease)
-            self.after(self._span(self.habits.idle), self.begin)
+                self.tickets.discard(lease)
+            self._begin_again()
 
-        script = attach(lease, nonce, self._registration(nonce, lease.ttl), self.context)
-        self._asking = Talk(self, script, settings.request_timeout, joined)
-        self._asking.start()
+        self._acquiring = ScriptRunner(self, self._attach_script(lease), joined, limit=settings.request_timeout)
+        self._acquiring.start()
 
-    def _forget(self, lease: LeaseId) -> None:
-        for tickets in (self.mailbox.shared, self.mailbox.detached):
-            if lease in tickets:
-                tickets.remove(lease)
+    def _attach_script(self, lease: LeaseId) -> Script[Any]:
+        nonce = self.nonce()
+        fields = {"v": self.fields["v"], "identity": nonce, "ttl": number(lease.ttl), "owner": self.name}
+        return attach(lease, nonce, fields, self.context)
 
     def _release_by_ticket(self, lease: LeaseId) -> None:
-        self.tell(f"releases {lease.incarnation} by its ticket")
+        self.log(f"releases {lease.incarnation} by its ticket")
         bound_at = self.now() + self.context.drain_bound()
-
-        def ended(_: Any, __: StoreError | None) -> None:
-            self.after(self._span(self.habits.idle), self.begin)
-
         script = release(lease, self.context, shared=True, bound_at=bound_at, salt=lease.holder, by_ticket=True)
-        self.converse(script, ended)
+        self.run_script(script, lambda *_: self._begin_again())
 
-    # --- accidents, the end --------------------------------------------------------------------------------------
+    # --- faults, the end -----------------------------------------------------------------------------------------
 
     def crash(self, comes_back_after: float) -> None:
         """Die, and restart later as a new process of the same owner."""
         self.die()
-        self._asking = self._want = self._held = None
-        self._besides.clear()
-        self._queued.clear()
         self._has_died = True
         self.after(comes_back_after, self.begin)
 
-    def stumble(self, is_fatal: bool) -> None:
+    def fail(self, is_fatal: bool) -> None:
         """Pause for about a ttl, or die and restart, while a reply is outstanding."""
         if is_fatal:
-            self.crash(self.settings.ttl * self.world.dice.random() ** 2)
+            self.crash(self.settings.ttl * self.world.rng.random() ** 2)
         else:
-            super().stumble(is_fatal)
+            super().fail(is_fatal)
 
     @property
     def is_holding(self) -> bool:
@@ -397,19 +350,11 @@ class Worker(Process):
     def finish(self, _: Any = None) -> None:
         """Release what is held, stop waiting, and start nothing new."""
         self.is_finishing = True
-        for queued in list(self._queued):
-            self._give_up(queued)
-        if self._want is not None:
-            self._cancel(self._want)
+        for waiter in list(self._queued):
+            self._give_up(waiter)
+        if self._request is not None:
+            self._cancel(self._request)
         if self._held is not None:
             self._finish_work(self._held)
-        for other in self._besides:
-            self.release(other, _nothing)
-
-
-def _ignored(_: Any, __: StoreError | None) -> None:
-    """Ignore the outcome."""
-
-
-def _nothing() -> None:
-    """Do nothing: nothing waits for the end."""
+        for other in self._others:
+            self.release(other)

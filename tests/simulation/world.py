@@ -1,4 +1,4 @@
-"""The simulated world: true time, one heap of events, one random generator. Must not know locks.
+"""The simulated world: true time, the schedule of events, one random generator, the history. Must not know locks.
 
 It never sleeps or reads a clock. Two events of one instant happen in the order in which they were scheduled.
 """
@@ -17,17 +17,15 @@ Call: TypeAlias = Callable[[Any], None]
 
 
 class Violation(Exception):
-    """A property of the protocol did not hold."""
+    """An invariant did not hold."""
 
 
 class Halt(Exception):
-    """Raised by an event to end the current part of a run."""
+    """Raised by an event to end the current phase of a run."""
 
 
 class BootClock:
     """A process's boot clock: it has its own rate and offset, and runs while the process is paused."""
-
-    __slots__ = ("offset", "rate")
 
     def __init__(self, offset: float, rate: float) -> None:
         self.offset = offset
@@ -43,54 +41,50 @@ class BootClock:
 
 
 class Actor:
-    """A target of events: they are delayed while it is stopped, and lost when it dies.
+    """A target of events: they are delayed while it is paused, and lost when it dies.
 
-    stopped_until is a true instant. epoch is the number of its deaths.
+    paused_until is a true instant. epoch is the number of its deaths.
     """
-
-    __slots__ = ("clock", "epoch", "name", "stopped_until")
 
     def __init__(self, name: str, clock: BootClock) -> None:
         self.name = name
         self.clock = clock
         self.epoch = 0
-        self.stopped_until = 0.0
+        self.paused_until = 0.0
 
 
 class World:
-    """True time in seconds, the scheduled events, the random generator, and the event log if it is kept.
+    """True time in seconds, the scheduled events, the random generator, and the history if it is kept.
 
     events: a heap of (true instant, number, actor or None, its epoch, call, argument). number: that of the last
     scheduled event.
     """
 
-    __slots__ = ("dice", "events", "is_told", "log", "now", "number")
-
-    def __init__(self, seed: int, *, is_told: bool = False) -> None:
+    def __init__(self, seed: int, *, keeps_history: bool = False) -> None:
         self.now = 0.0
-        self.dice = Random(seed)
-        self.is_told = is_told
-        self.log: list[str] = []
+        self.rng = Random(seed)
+        self.keeps_history = keeps_history
+        self.history: list[str] = []
         self.events: list[tuple[float, int, Actor | None, int, Call, Any]] = []
         self.number = 0
 
-    def at(self, when: float, actor: Actor | None, call: Call, argument: Any = None) -> None:
+    def schedule(self, when: float, actor: Actor | None, call: Call, argument: Any = None) -> None:
         """Schedule a call at a true instant; with an actor, only if it has not died by then."""
         self.number = number = self.number + 1
         heappush(self.events, (when, number, actor, 0 if actor is None else actor.epoch, call, argument))
 
     def resume(self, actor: Actor) -> None:
-        """Resume a stopped actor: its delayed events happen now."""
-        ends_at, actor.stopped_until = actor.stopped_until, min(actor.stopped_until, self.now)
+        """Resume a paused actor: its delayed events happen now."""
+        ends_at, actor.paused_until = actor.paused_until, min(actor.paused_until, self.now)
         if ends_at > self.now:
             waiting = [event for event in self.events if event[2] is actor and event[0] == ends_at]
             self.events = [event for event in self.events if event not in waiting]
             self.events += [(self.now, *event[1:]) for event in waiting]
             heapify(self.events)
 
-    def tell(self, who: str, what: str) -> None:
-        """Write a line to the log; check `is_told` first if composing the line is expensive."""
-        self.log.append(f"{self.now:10.4f}  {who:<10} {what}")
+    def log(self, actor: str, what: str) -> None:
+        """Add a line to the history; check `keeps_history` first if composing the line is expensive."""
+        self.history.append(f"{self.now:10.4f}  {actor:<10} {what}")
 
     def run(self, until: float) -> None:
         """Run all events scheduled up to a true instant, or until one raises `Halt`."""
@@ -107,13 +101,13 @@ class World:
                 if actor is not None:
                     if actor.epoch != epoch:
                         continue
-                    if when < actor.stopped_until:
-                        heappush(events, (actor.stopped_until, number, actor, epoch, call, argument))
+                    if when < actor.paused_until:
+                        heappush(events, (actor.paused_until, number, actor, epoch, call, argument))
                         continue
                 self.now = when
                 call(argument)
             else:
-                raise Violation(f"at {self.now:.4f}: somebody spins without end")
+                raise Violation(f"at {self.now:.4f}: an endless loop")
         except Halt:
             return
         self.now = max(self.now, until)

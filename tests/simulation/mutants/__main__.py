@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from tests.simulation import play
 from tests.simulation.mutants import MUTANTS, broken
 from tests.simulation.mutants.table import FOUND, SEEDS, found, table
-from tests.simulation.tally import cores
+from tests.simulation.totals import cores
 
 
 def search(name: str) -> tuple[str, int, str]:
