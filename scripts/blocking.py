@@ -19,6 +19,7 @@ FOLDERS: Final = (
     "core/src/lockstead",
     "core/src/lockstead/runtime",
     "core/src/lockstead/stores",
+    "core/src/lockstead/stores/etcd",
     "core/src/lockstead/stores/postgres",
     "core/src/lockstead/stores/redis",
     "core/src/lockstead/wrapping",

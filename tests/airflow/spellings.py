@@ -46,7 +46,7 @@ URLS = (
     "redlock://user:secret@h1,h2,h3?restart_delay=1h",
     "etcd://h:2379/locks",
     "etcd://h1:2379,h2:2380/locks?tls=true",
-    "etcd://user:secret@h/locks?cacert=/etc/ca.pem",
+    "etcd://user:secret@h/locks?ca=/etc/ca.pem",
     "etcd://[::1]:2379/locks",
     "etcd://[::1],[::2]/locks",
     "etcd://h1,[::1]/locks",

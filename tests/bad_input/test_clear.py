@@ -102,9 +102,7 @@ def test_a_setting_that_is_for_tls_alone_asks_for_tls(url: str) -> None:
         urls.open_store(f"{url}&tls=false")
 
 
-@pytest.mark.parametrize(
-    "url", ["etcd://h?cacert=/c.pem&tls=false", "zk://h?ca=/c&tls=false", "cassandra://h?ca=/c&tls=0"]
-)
+@pytest.mark.parametrize("url", ["etcd://h?ca=/c.pem&tls=false", "zk://h?ca=/c&tls=false", "cassandra://h?ca=/c&tls=0"])
 def test_no_tls_and_a_certificate_do_not_go_together(url: str) -> None:
     with pytest.raises(ValueError, match="tls=false and ca"):
         urls.open_store(url)
@@ -120,12 +118,12 @@ def test_the_host_is_checked_whatever_the_default_of_the_library_is() -> None:
 
 @pytest.mark.parametrize("variable", ["ETCDCTL_CACERT", "ETCDCTL_CERT"])
 def test_a_certificate_that_etcdctl_takes_asks_for_tls(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lockstead.stores.etcd.settings import read
+    from lockstead.stores.etcd.url import target_of
 
     said = {variable: "/c.pem", **({"ETCDCTL_KEY": "/k.pem"} if variable == "ETCDCTL_CERT" else {})}
-    assert read("etcd://h/x", said).is_secure
-    assert not read("etcd://h/x?tls=false", said).is_secure
-    assert not read("etcd://h/x", {}).is_secure
+    assert target_of("etcd://h/x", said).tls
+    assert not target_of("etcd://h/x?tls=false", said).tls
+    assert not target_of("etcd://h/x", {}).tls
 
 
 # --- servers that ask for more than they should -----------------------------------------------------------------------

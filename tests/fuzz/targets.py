@@ -27,8 +27,10 @@ from lockstead.stores import url as urls
 from lockstead.stores.bounds import Bounds
 from lockstead.stores.cassandra import rows as cassandra
 from lockstead.stores.etcd import encoding as etcd
-from lockstead.stores.etcd.settings import read as read_etcd
+from lockstead.stores.etcd.client import Client
+from lockstead.stores.etcd.members import Members
 from lockstead.stores.etcd.store import EtcdStore
+from lockstead.stores.etcd.url import target_of as etcd_target
 from lockstead.stores.gcs import encoding as gcs
 from lockstead.stores.http import Answer
 from lockstead.stores.kept import map_of_text
@@ -48,7 +50,7 @@ Target: TypeAlias = "Callable[[str, Fields], None]"
 
 TERMS: Final = ProtocolContext(TRAITS, Settings())
 APT: Final = Name("apt")
-ETCD: Final = read_etcd("etcd://h:1/x", {})
+ETCD: Final = etcd_target("etcd://h:1/x")
 WORDS: Final = (
     *("v", "identity", "ttl", "owner", "acquired_at", "expires_at", "expected", "alert_at", "token", "pid", "closing"),
     *("ended", "revoked", "labels", "lock_delay", "purpose", "progress", "backtrace", "at", "by", "reason", "damage"),
@@ -189,14 +191,14 @@ def on_redis(text: str, fields: Fields) -> None:
     redis.Keys().name(_bytes(text))
 
 
-class _EtcdThatSays(EtcdStore):
-    """A store whose server answers three requests with one and the same body, and no more."""
+class _EtcdThatSays(Client):
+    """A client whose server answers three requests with one and the same body, and no more."""
 
     def __init__(self, body: bytes) -> None:
-        super().__init__(ETCD, "etcd://h:1/x")
+        super().__init__(Members(ETCD, None, "etcd://h:1/x"))
         self._answers = iter([etcd.Response(200, body, 1.0, "h:1")] * 3)
 
-    def _sent(self, request: etcd.Request, _bounds: Bounds, only: int | None = None) -> etcd.Response:
+    def send(self, request: etcd.Request, bounds: Bounds, only: str | None = None) -> etcd.Response:
         for answer in self._answers:
             return answer
         raise StoreUnavailable("it answers no more")
@@ -228,7 +230,9 @@ def on_etcd(text: str, fields: Fields) -> None:
             List(Space.LOCK),
         ):
             with suppress(StoreError):
-                _EtcdThatSays(body).perform(command, 1.0)
+                store = EtcdStore(ETCD, "etcd://h:1/x")
+                store._client = _EtcdThatSays(body)
+                store.perform(command, 1.0)
 
 
 def on_redlock(text: str, fields: Fields) -> None:

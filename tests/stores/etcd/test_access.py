@@ -117,8 +117,8 @@ def secure(tmp_path_factory: pytest.TempPathFactory, ours: Papers) -> Iterator[E
 def url(server: Etcd, ours: Papers | None = None, *, cert: bool = True) -> str:
     if ours is None:
         return f"etcd://{server.address}/locks"
-    own = f"&cert={ours.cert}&cert_key={ours.key}" if cert else ""
-    return f"etcd://{server.address}/locks?cacert={ours.authority}{own}"
+    own = f"&cert={ours.cert}&key={ours.key}" if cert else ""
+    return f"etcd://{server.address}/locks?ca={ours.authority}{own}"
 
 
 def test_tls_with_a_client_certificate_blocking_awaiting_and_waiting(secure: Etcd, ours: Papers) -> None:
@@ -149,7 +149,7 @@ def test_certificates_from_the_environment(secure: Etcd, ours: Papers, monkeypat
 
 
 def test_an_authority_that_we_do_not_know_is_named_as_such(secure: Etcd) -> None:
-    assert "cacert" in refusal(urls.open_store(f"etcd://{secure.address}/locks?tls=true"))
+    assert "?ca=FILE" in refusal(urls.open_store(f"etcd://{secure.address}/locks?tls=true"))
 
 
 def test_without_the_client_certificate_that_is_wanted(secure: Etcd, ours: Papers) -> None:
@@ -158,7 +158,7 @@ def test_without_the_client_certificate_that_is_wanted(secure: Etcd, ours: Paper
 
 def test_with_a_client_certificate_of_another_authority(secure: Etcd, ours: Papers, tmp_path: Path) -> None:
     theirs = papers(tmp_path / "theirs")
-    mixed = f"etcd://{secure.address}/locks?cacert={ours.authority}&cert={theirs.cert}&cert_key={theirs.key}"
+    mixed = f"etcd://{secure.address}/locks?ca={ours.authority}&cert={theirs.cert}&key={theirs.key}"
     assert "client certificate" in refusal(urls.open_store(mixed))
 
 
@@ -174,10 +174,10 @@ def test_files_that_are_no_certificates(ours: Papers, tmp_path: Path) -> None:
     empty = tmp_path / "empty.pem"
     empty.write_text("")
     for query in (
-        f"cacert={tmp_path / 'nowhere.pem'}",
-        f"cacert={empty}",
-        f"cacert={ours.authority}&cert={empty}&cert_key={empty}",
-        f"cacert={ours.authority}&cert={ours.cert}&cert_key={ours.authority}",
+        f"ca={tmp_path / 'nowhere.pem'}",
+        f"ca={empty}",
+        f"ca={ours.authority}&cert={empty}&key={empty}",
+        f"ca={ours.authority}&cert={ours.cert}&key={ours.authority}",
     ):
         with pytest.raises(StoreRefused, match=r"cannot be (read|used)"):
             urls.open_store(f"etcd://127.0.0.1/locks?{query}")
@@ -384,7 +384,7 @@ def test_where_nobody_listens_the_store_is_unavailable() -> None:
         "etcd://host,/locks",
         "etcd://host/%ff",
         "etcd://host/locks?tls=perhaps",
-        "etcd://host/locks?tls=false&cacert=ca.pem",
+        "etcd://host/locks?tls=false&ca=ca.pem",
         "etcd://host/locks?tls=true&cert=me.pem",
     ],
 )
@@ -396,7 +396,7 @@ def test_a_url_that_is_none_of_an_etcd(text: str) -> None:
 
 def test_the_url_has_one_form() -> None:
     assert urls.printable("etcd://h1,h2:99,h1/a%20b/") == "etcd://h1:2379,h2:99/a%20b"
-    assert urls.printable("etcd://[::1]/x?cacert=/a/b.pem") == "etcd://[::1]:2379/x?cacert=/a/b.pem"
+    assert urls.printable("etcd://[::1]/x?ca=/a/b.pem") == "etcd://[::1]:2379/x?ca=/a/b.pem"
 
 
 def test_h24_a_record_of_another_program_is_shown_as_damaged_and_never_free(

@@ -1,7 +1,8 @@
-"""How answers come in over sockets of our own: as h11 reads them, whatever their shape; none is asked twice."""
+"""How replies are read, blocking and awaiting: as h11 reads them, whatever their shape; no request is sent twice."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -10,10 +11,16 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from lockstead.stores.bounds import BoundedSocket, Bounds
-from lockstead.stores.etcd import connection as etcd_connection
-from lockstead.stores.etcd.connection import Connection, Sockets, Unanswered, Unsent
-from lockstead.stores.etcd.encoding import Request
+from lockstead.errors import OutcomeUnknown, StoreUnavailable
+from lockstead.stores.bounds import Bounds
+from lockstead.stores.etcd import aio_connection, connection
+from lockstead.stores.etcd.aio_client import AsyncClient
+from lockstead.stores.etcd.client import Client
+from lockstead.stores.etcd.connection import Connection
+from lockstead.stores.etcd.encoding import Request, Response
+from lockstead.stores.etcd.http1 import body_span, head_of
+from lockstead.stores.etcd.members import Members
+from lockstead.stores.etcd.url import target_of
 from tests.servers.base import free_port
 
 LIMIT = 20.0
@@ -79,18 +86,48 @@ def _request(client: socket.socket) -> bytes:
     return received
 
 
+class Caller:
+    """A client of one server, blocking or awaiting."""
+
+    def __init__(self, address: str, way: str) -> None:
+        self.members = Members(target_of(f"etcd://{address}"), None, "etcd:")
+        self.members.has_served = True  # no look whether the server speaks TLS
+        self._runner = asyncio.Runner() if way == "awaiting" else None
+        self._client = Client(self.members) if self._runner is None else AsyncClient(self.members)
+
+    def ask(self, limit: float = LIMIT) -> tuple[int, bytes]:
+        answer = self._client.send(ASKED, Bounds(limit))
+        if not isinstance(answer, Response):
+            assert self._runner is not None
+            answer = self._runner.run(answer)
+        return answer.status, answer.body
+
+    def is_idle_usable(self) -> bool:
+        """Return whether the one idle connection is open still."""
+        ((idle, _since),) = self._client._pool._idle[self.members.in_turn()[0]]
+        usable = idle.is_usable()
+        if isinstance(usable, bool):
+            return usable
+        assert self._runner is not None
+        return self._runner.run(usable)
+
+    def close(self) -> None:
+        closing = self._client.close() if isinstance(self._client, Client) else self._client.aclose()
+        if self._runner is not None:
+            assert closing is not None
+            self._runner.run(closing)
+            self._runner.close()
+
+
 @contextmanager
-def scripted(*answers: bytes | None, piece: int = 65536) -> Iterator[tuple[Scripted, Sockets]]:
-    server, sockets = Scripted(answers, piece), Sockets(None)
+def scripted(way: str, *answers: bytes | None, piece: int = 65536) -> Iterator[tuple[Scripted, Caller]]:
+    server = Scripted(answers, piece)
+    caller = Caller(server.address, way)
     try:
-        yield server, sockets
+        yield server, caller
     finally:
-        sockets.close()
+        caller.close()
         server.close()
-
-
-def exchange(server: Scripted, sockets: Sockets, limit: float = LIMIT) -> tuple[int, bytes]:
-    return sockets.exchange(server.address, ASKED, None, Bounds(limit))
 
 
 # --- the shapes of answers --------------------------------------------------------------------------------------------
@@ -126,57 +163,64 @@ BAD = {
     "no HTTP": b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
 }
 PIECES = [pytest.param(65536, id="whole"), pytest.param(1, id="byte by byte")]
+both_ways = pytest.mark.parametrize("way", ["blocking", "awaiting"])
 
 
+@both_ways
 @pytest.mark.parametrize("piece", PIECES)
 @pytest.mark.parametrize("shape", GOOD)
-def test_an_answer_is_read_whatever_its_shape_and_the_connection_is_used_again(shape: str, piece: int) -> None:
+def test_a_reply_of_any_shape_is_read_and_its_connection_is_reused(shape: str, piece: int, way: str) -> None:
     answer, status = GOOD[shape]
-    with scripted(answer, answer, piece=piece) as (server, sockets):
-        assert [exchange(server, sockets) for _ in range(2)] == [(status, b"hello")] * 2
+    with scripted(way, answer, answer, piece=piece) as (server, caller):
+        assert [caller.ask() for _ in range(2)] == [(status, b"hello")] * 2
         assert server.connections == 1
 
 
+@both_ways
 @pytest.mark.parametrize("piece", PIECES)
 @pytest.mark.parametrize("shape", ENDING)
-def test_after_an_answer_that_ends_the_connection_the_next_request_takes_another(shape: str, piece: int) -> None:
+def test_after_a_reply_that_ends_its_connection_another_one_is_opened(shape: str, piece: int, way: str) -> None:
     # where the answer says so, it is not for the server to close first
     closes = [None] if shape == "until the end" else []
-    with scripted(ENDING[shape], *closes, USUAL, piece=piece) as (server, sockets):
-        assert [exchange(server, sockets) for _ in range(2)] == [(200, b"hello")] * 2
+    with scripted(way, ENDING[shape], *closes, USUAL, piece=piece) as (server, caller):
+        assert [caller.ask() for _ in range(2)] == [(200, b"hello")] * 2
         assert server.connections == 2
 
 
+@both_ways
 @pytest.mark.parametrize("piece", PIECES)
 @pytest.mark.parametrize("shape", BAD)
-def test_an_answer_that_is_none_is_no_answer_and_nothing_follows_it_on_that_connection(shape: str, piece: int) -> None:
-    with scripted(BAD[shape], None, USUAL, piece=piece) as (server, sockets):
-        with pytest.raises(Unanswered):
-            exchange(server, sockets)
-        assert exchange(server, sockets) == (200, b"hello")
+def test_an_invalid_reply_is_an_unknown_outcome_and_ends_its_connection(shape: str, piece: int, way: str) -> None:
+    with scripted(way, BAD[shape], None, USUAL, piece=piece) as (server, caller):
+        with pytest.raises(OutcomeUnknown):
+            caller.ask()
+        assert caller.ask() == (200, b"hello")
         assert server.connections == 2
 
 
+@both_ways
 @pytest.mark.parametrize("shape", [*GOOD, *ENDING])
-def test_what_is_cut_out_is_what_h11_reads(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_cut_out_is_what_h11_reads(shape: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = GOOD[shape][0] if shape in GOOD else ENDING[shape]
-    framed = etcd_connection.length_of(answer)
+    framed = body_span(answer)
     if framed is not None:
         assert answer[slice(*framed)] == b"hello"
         assert framed[1] == len(answer)
-    monkeypatch.setattr(etcd_connection, "length_of", lambda _received: None)
-    with scripted(answer, None) as (server, sockets):
-        assert exchange(server, sockets) == (GOOD[shape][1] if shape in GOOD else 200, b"hello")
+    for module in (connection, aio_connection):
+        monkeypatch.setattr(module, "body_span", lambda _received: None)
+    with scripted(way, answer, None) as (_server, caller):
+        assert caller.ask() == (GOOD[shape][1] if shape in GOOD else 200, b"hello")
 
 
 def test_the_usual_answer_does_not_need_h11() -> None:
-    assert etcd_connection.length_of(USUAL) == (len(USUAL) - 5, len(USUAL))
+    assert body_span(USUAL) == (len(USUAL) - 5, len(USUAL))
 
 
+@both_ways
 @pytest.mark.parametrize("shape", ["usual", "chunked"])
-def test_what_follows_an_answer_unasked_is_not_taken_for_the_next_one(shape: str) -> None:
-    with scripted(GOOD[shape][0] + USUAL.replace(b"hello", b"wrong"), USUAL) as (server, sockets):
-        assert [exchange(server, sockets) for _ in range(2)] == [(200, b"hello")] * 2
+def test_what_follows_an_answer_unasked_is_not_taken_for_the_next_one(shape: str, way: str) -> None:
+    with scripted(way, GOOD[shape][0] + USUAL.replace(b"hello", b"wrong"), USUAL) as (server, caller):
+        assert [caller.ask() for _ in range(2)] == [(200, b"hello")] * 2
         assert server.connections == 2
 
 
@@ -188,26 +232,26 @@ def test_head_and_body_leave_in_one_write() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         theirs.send(USUAL)
-        head = etcd_connection.head_of("host:2379", ASKED.path, "token", len(ASKED.content))
-        assert Connection(BoundedSocket(ours)).exchanged(head, ASKED.content, Bounds(LIMIT)) == (200, b"hello")
+        head = head_of("host:2379", ASKED.path, "token", len(ASKED.content))
+        assert Connection(ours).exchange(head, ASKED.content, Bounds(LIMIT)) == (200, b"hello")
         sent = theirs.recv(65536)
     assert sent.startswith(b"POST /v3/kv/txn HTTP/1.1\r\nHost: host:2379\r\n")
     assert b"\r\nAuthorization: token\r\n" in sent
     assert sent.endswith(b"\r\nContent-Length: 14\r\n\r\n" + ASKED.content)
 
 
-def test_h25_a_request_whose_connection_ends_is_not_sent_again() -> None:
-    with scripted(USUAL, None, USUAL) as (server, sockets):
-        exchange(server, sockets)
-        (idle,) = sockets._idle[server.address]
-        while not idle.is_stale():
+@both_ways
+def test_h25_a_request_whose_connection_ends_is_not_sent_again(way: str) -> None:
+    with scripted(way, USUAL, None, USUAL) as (server, caller):
+        caller.ask()
+        while caller.is_idle_usable():
             time.sleep(0.01)
         # that it has ended is seen before anything is sent
-        assert exchange(server, sockets) == (200, b"hello")
+        assert caller.ask() == (200, b"hello")
         assert len(server.asked) == 2
-    with scripted(None, USUAL) as (server, sockets):
-        with pytest.raises(Unanswered, match="closed without an answer"):
-            exchange(server, sockets)
+    with scripted(way, None, USUAL) as (server, caller):
+        with pytest.raises(OutcomeUnknown, match="closed without a reply"):
+            caller.ask()
         assert len(server.asked) == 1
 
 
@@ -224,24 +268,18 @@ def test_an_answer_that_trickles_in_takes_no_longer_than_the_limit() -> None:
     thread = threading.Thread(target=trickle)
     with ours, theirs:
         thread.start()
-        head = etcd_connection.head_of("host:2379", ASKED.path, None, len(ASKED.content))
-        connection = Connection(BoundedSocket(ours))
+        head = head_of("host:2379", ASKED.path, None, len(ASKED.content))
+        connection = Connection(ours)
         with pytest.raises(TimeoutError):
-            connection.exchanged(head, ASKED.content, Bounds(0.3))
+            connection.exchange(head, ASKED.content, Bounds(0.3))
         has_ended.set()
         thread.join()
-    assert connection.is_over
+    assert not connection.is_good
 
 
-def test_where_nobody_listens_nothing_was_sent() -> None:
-    with pytest.raises(Unsent, match="ConnectionRefused"):
-        Sockets(None).exchange(f"127.0.0.1:{free_port()}", ASKED, None, Bounds(LIMIT))
-
-
-def test_what_is_closed_keeps_no_connection() -> None:
-    with scripted(USUAL, USUAL) as (server, sockets):
-        exchange(server, sockets)
-        sockets.close()
-        exchange(server, sockets)  # somebody who was about to ask
-        assert server.connections == 2
-        assert not any(sockets._idle.values())
+@both_ways
+def test_where_nobody_listens_nothing_was_sent(way: str) -> None:
+    caller = Caller(f"127.0.0.1:{free_port()}", way)
+    with pytest.raises(StoreUnavailable, match="ConnectionRefused"):
+        caller.ask()
+    caller.close()

@@ -253,7 +253,7 @@ def test_a_waiter_that_never_queued_here_is_not_remembered(
             sent.append(request)
             if len(sent) == 3:  # after it has seen that the place is its own, which another store took
                 shows(other.perform(taking(""), LIMIT))
-        return asking._sent(request, Bounds(LIMIT))
+        return asking._client.send(request, Bounds(LIMIT))
 
     assert drive(asking._operations.script(taking("me")), exchange) == Conflict()
     assert len(sent) > 3

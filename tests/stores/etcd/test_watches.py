@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from lockstead.stores.etcd import watches as etcd_watches
-from lockstead.stores.etcd.settings import read
-from lockstead.stores.etcd.transport import Members
+from lockstead.stores.etcd.members import Members
+from lockstead.stores.etcd.url import target_of
 from lockstead.stores.etcd.watches import LINE_BYTES_MAX, STREAMS_MAX, Watch, Watches
 from tests.servers.etcd import EtcdPlace, ask
 from tests.servers.proxy import Proxy
@@ -36,7 +36,7 @@ def run(port: int, body: Callable[[Watches], Awaitable[None]]) -> None:
     """Run something with watches at a port."""
 
     async def ran() -> None:
-        watches = Watches(Members(read(f"etcd://127.0.0.1:{port}/x", {})), lambda: None)
+        watches = Watches(Members(target_of(f"etcd://127.0.0.1:{port}/x"), None, "etcd:"))
         async with asyncio.timeout(8 * LIMIT):
             await body(watches)
 

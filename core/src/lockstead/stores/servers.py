@@ -72,9 +72,12 @@ class Servers:
         """Return the TLS context: trusted CAs, and our certificate if any. Raises OSError for an unusable file."""
         import ssl
 
+        def no_password() -> str:  # without it, OpenSSL would ask at the terminal
+            raise ssl.SSLError("the key is encrypted; write it without a password")
+
         context = ssl.create_default_context(cafile=self.ca or None)
         if self.cert:
-            context.load_cert_chain(self.cert, self.key or None)
+            context.load_cert_chain(self.cert, self.key or None, no_password)
         return context
 
 

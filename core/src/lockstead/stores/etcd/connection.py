@@ -1,239 +1,185 @@
-"""How a blocking request goes out and its answer comes in: over sockets of our own, each kept for the next.
+# Generated from aio_connection.py by `make blocking`: edit that file instead.
+"""Connections to the members of an etcd: one request and its reply at a time.
 
-Head and body leave in one write. h11 writes heads, once for each length, and reads answers; but the usual answer of
-etcd, a 200 with a Content-Length, is cut out of what was received: h11 takes as long for it as all else that we do. No
-request is ever sent twice. Must not know which member is asked first, nor what a request says.
+Head and body are sent together, and never twice. Must not know which member is asked, nor what a request says.
 """
 
 from __future__ import annotations
 
-import re
-import select
+import os
+import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable
-from functools import lru_cache
-from itertools import takewhile
-from typing import Final
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import h11
 
-from lockstead.frozen import frozen
-from lockstead.stores.bounds import BoundedSocket, Bounds, dialled, in_tls
-from lockstead.stores.etcd.encoding import Request
-
-KEEPALIVE: Final = 10.0
-"""Seconds for which an idle connection is used again. Longer than the longest pause of a waiter, so that polling needs
-no handshakes, and below the patience of anything that forgets connections on the way."""
-
-CONNECTIONS_MAX: Final = 64
-
-HEADS_MAX: Final = 256
-"""Heads of requests that are kept: they differ by the path and by the length of what follows."""
+from lockstead.stores.blocking import Readiness, aside
+from lockstead.stores.bounds import Bounds
+from lockstead.stores.etcd.http1 import Head, body_span
 
 CHUNK: Final = 65536
 
-_LENGTH: Final = re.compile(rb"\r\ncontent-length: ([0-9]{1,9})\r\n")
-_UNUSUAL: Final = re.compile(rb"\r\n(?:transfer-encoding|connection|[ \t])|[^\r]\n|\r[^\n]")
+T = TypeVar("T")
 
 
-class Unsent(Exception):  # noqa: N818 - it is said of the request
-    """No connection came about, so nothing was sent. The cause says why."""
-
-
-class Unanswered(Exception):  # noqa: N818 - it is said of the request
-    """The connection ended, or no HTTP came back, after the request may have been sent."""
-
-
-def connected(endpoint: str, tls: ssl.SSLContext | None, bounds: Bounds) -> BoundedSocket:
-    """Connect to host:port within what is left. OSError or ValueError if it fails."""
-    host, _, port = endpoint.rpartition(":")
-    host = host.strip("[]")
-    plain = dialled(host, int(port), bounds)
-    return BoundedSocket(plain if tls is None else in_tls(plain, tls, host, bounds), bounds)
-
-
-@frozen
-class Head:
-    """The head of a request, for h11 and as it is written."""
-
-    event: h11.Request
-    written: bytes
+class NotHttp(OSError):  # noqa: N818 - the name describes the answer
+    """The server sent something that is not HTTP."""
 
 
 class Connection:
-    """One connection to a member, for one thread at a time. A request that failed ends it."""
+    """A connection for one caller at a time. `is_good` is False after a failure; the caller then closes it."""
 
-    __slots__ = ("_idle_since", "_poll", "_socket", "is_over")
+    __slots__ = ("_readiness", "_socket", "is_good", "opened_at")
 
-    def __init__(self, connection: BoundedSocket) -> None:
-        self._socket = connection
-        self._poll = select.poll()
-        self._poll.register(connection.raw, select.POLLIN)
-        self._idle_since = time.monotonic()
-        self.is_over = False
+    def __init__(self, plain: socket.socket) -> None:
+        plain.setblocking(False)
+        self._socket = plain
+        self._readiness = Readiness(plain.fileno())
+        self.opened_at = time.monotonic()
+        self.is_good = True
 
-    def is_old(self) -> bool:
-        """Return whether it was idle for too long to be used again."""
-        return time.monotonic() - self._idle_since > KEEPALIVE
-
-    def is_stale(self) -> bool:
-        """Return whether it is old, or has ended while idle: what is readable now is its end."""
-        return self.is_old() or bool(self._poll.poll(0))
-
-    def exchanged(self, head: Head, content: bytes, bounds: Bounds) -> tuple[int, bytes]:
-        """Send a request and give status and body of its answer. Unanswered, or TimeoutError when the time is over."""
-        self.is_over = True  # until proved otherwise
-        connection = self._socket
-        connection.bounds = bounds
-        connection.settimeout(None)
+    def connect(self, address: Any, ends_at: float) -> None:
+        """Connect to an address by `ends_at` (monotonic clock). Raises OSError."""
         try:
-            self._write(head.written + content)
-            received = connection.recv(CHUNK)
-            framed = length_of(received)
-            if framed is None:
-                return self._parsed(head.event, content, received)
-            begins, ends = framed
-            pieces, came = [received], len(received)
-            while came < ends:
-                more = connection.recv(CHUNK)
-                if not more:
-                    raise Unanswered("the connection was closed within the answer")
-                pieces.append(more)
-                came += len(more)
-        except TimeoutError:
-            raise
-        except (OSError, h11.ProtocolError) as error:
-            raise Unanswered(str(error) or type(error).__name__) from error
-        if came == ends:
-            self._idle()
-        return 200, (received if len(pieces) == 1 else b"".join(pieces))[begins:ends]
+            self._socket.connect(address)
+        except BlockingIOError:
+            self._readiness.ready(ends_at, reads=False)
+            failure = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if failure:
+                raise OSError(failure, os.strerror(failure)) from None
+        self.set_option(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def _idle(self) -> None:
-        self._idle_since = time.monotonic()
-        self.is_over = False
+    def start_tls(self, tls: ssl.SSLContext, host: str, ends_at: float) -> None:
+        """Start TLS by `ends_at` (monotonic clock). Raises OSError or ValueError."""
+        secure = tls.wrap_socket(self._socket, server_hostname=host, do_handshake_on_connect=False)
+        self._socket = secure
+        self._done(secure.do_handshake, ends_at)
 
-    def _write(self, message: bytes) -> None:
-        try:
-            self._socket.sendall(message)
-        except TimeoutError:
-            raise
-        except OSError:
-            # whoever turns us away may have said why before he closed
-            return
+    def set_option(self, level: int, option: int, value: int) -> None:
+        """Set an option of the socket."""
+        self._socket.setsockopt(level, option, value)
 
-    def _parsed(self, head: h11.Request, content: bytes, received: bytes) -> tuple[int, bytes]:
-        """Have h11 read an answer of which this much has come."""
-        parser, status, body = h11.Connection(h11.CLIENT), 0, []
-        for said in (head, h11.Data(data=content), h11.EndOfMessage()):
-            parser.send(said)
+    def is_usable(self) -> bool:
+        """Return whether the idle connection is open: if it is readable, it was closed or got an unexpected reply."""
+        return not self._readiness.is_readable()
+
+    def exchange(self, head: Head, content: bytes, bounds: Bounds) -> tuple[int, bytes]:
+        """Send a request and return status and body of its reply. Raises OSError or h11.ProtocolError."""
+        self.is_good = False  # until the reply is complete and nothing follows it
+        with suppress(ConnectionError):  # a server that refuses us may have said why before it closed
+            self.send(head.written + content, bounds.ends_at)
+        received = self._received(bounds)
+        span = body_span(received)
+        if span is None:
+            return self._parsed(head, content, received, bounds)
+        begins, ends = span
+        body = bytearray(received[begins:])
+        while len(body) < ends - begins:
+            more = self._received(bounds)
+            if not more:
+                raise ConnectionError("the connection was closed within the reply")
+            body += more
+        self.is_good = len(body) == ends - begins
+        return 200, bytes(body[: ends - begins])
+
+    def _parsed(self, head: Head, content: bytes, received: bytes, bounds: Bounds) -> tuple[int, bytes]:
+        """Read a reply with h11, of which this much was received."""
+        parser, status, body, start = h11.Connection(h11.CLIENT), 0, bytearray(), b""
+        for sent in (head.event, h11.Data(data=content), h11.EndOfMessage()):
+            parser.send(sent)
         while True:
             if not received and parser.their_state is h11.SEND_RESPONSE:
-                raise Unanswered("the connection was closed without an answer")
+                raise ConnectionError("the connection was closed without a reply")
+            start = (start + received)[:5]
+            if not b"HTTP/".startswith(start):
+                raise NotHttp("not an HTTP reply")
             parser.receive_data(received)
             while (event := parser.next_event()) is not h11.NEED_DATA:
                 if isinstance(event, h11.Data):
-                    body.append(bytes(event.data))
+                    body += event.data
                 elif isinstance(event, h11.Response):
                     status = event.status_code
                 elif isinstance(event, h11.EndOfMessage):
-                    if parser.their_state is h11.DONE and not parser.trailing_data[0]:
-                        self._idle()
-                    return status, b"".join(body)
+                    self.is_good = parser.their_state is h11.DONE and not parser.trailing_data[0]
+                    return status, bytes(body)
                 elif not isinstance(event, h11.InformationalResponse):
-                    raise Unanswered("the answer has no end")
-            received = self._socket.recv(CHUNK)
+                    raise ConnectionError("the reply has no end")
+            received = self._received(bounds)
+
+    def _received(self, bounds: Bounds) -> bytes:
+        bounds.left()  # a server that keeps sending is never late otherwise
+        received = self.receive(bounds.ends_at)
+        bounds.took(len(received))
+        return received
+
+    def receive(self, ends_at: float) -> bytes:
+        """Return the next bytes, none at the end; raise TimeoutError at `ends_at` (monotonic clock)."""
+        return self._done(partial(self._socket.recv, CHUNK), ends_at)
+
+    def send(self, message: bytes, ends_at: float) -> None:
+        """Send all of a message by `ends_at` (monotonic clock)."""
+        rest = memoryview(message)
+        while rest:
+            rest = rest[self._done(partial(self._socket.send, rest), ends_at, reads=False) :]
+
+    def _done(self, operation: Callable[[], T], ends_at: float, *, reads: bool = True) -> T:
+        """Return the result of an operation as soon as the socket is ready for it. reads: what it waits for."""
+        while True:
+            try:
+                return operation()
+            except BlockingIOError:
+                waits_to_read = reads
+            except ssl.SSLWantReadError:
+                waits_to_read = True
+            except ssl.SSLWantWriteError:
+                waits_to_read = False
+            if waits_to_read:
+                self._readiness.readable(ends_at)
+            else:
+                self._readiness.ready(ends_at, reads=False)
 
     def close(self) -> None:
-        """End it."""
+        """Close it. Idempotent; raises nothing."""
+        self.is_good = False
         self._socket.close()
 
 
-class Sockets:
-    """The connections of one store to all members. Safe to share between threads."""
-
-    def __init__(self, tls: ssl.SSLContext | None) -> None:
-        self._tls = tls
-        self._lock = threading.Lock()
-        self._room = threading.BoundedSemaphore(CONNECTIONS_MAX)
-        self._idle: dict[str, list[Connection]] = {}
-        self._is_open = True
-        self._head: Callable[[str, str, str | None, int], Head] = lru_cache(HEADS_MAX)(head_of)
-
-    def exchange(
-        self, endpoint: str, request: Request, token: str | None, bounds: Bounds, share: float = 1.0
-    ) -> tuple[int, bytes]:
-        """Return status and body of a member's answer. share: the part of the time left that connecting may take.
-
-        Unsent if it certainly did not go out; Unanswered or TimeoutError if that is not known.
-        """
-        head = self._head(endpoint, request.path, token, len(request.content))
-        if not self._room.acquire(timeout=max(0.0, bounds.ends_at - time.monotonic())):
-            raise Unsent(f"all {CONNECTIONS_MAX} connections are in use")
+def opened(endpoint: str, tls: ssl.SSLContext | None, ends_at: float) -> Connection:
+    """Return a connection to host:port by `ends_at` (monotonic clock). Raises OSError or ValueError."""
+    host, _, port = endpoint.rpartition(":")
+    host = host.strip("[]")
+    connection = _connected(host, int(port), ends_at)
+    if tls is not None:
         try:
-            connection = self._idle_one(endpoint) or self._new(endpoint, bounds.part(share))
-            try:
-                return connection.exchanged(head, request.content, bounds)
-            finally:
-                self._put_back(endpoint, connection)
-        finally:
-            self._room.release()
-
-    def _idle_one(self, endpoint: str) -> Connection | None:
-        while True:
-            with self._lock:
-                idle = self._idle.get(endpoint)
-                if not idle:
-                    return None
-                connection = idle.pop()
-            if not connection.is_stale():
-                return connection
+            connection.start_tls(tls, host, ends_at)
+        except BaseException:
             connection.close()
+            raise
+    return connection
 
-    def _new(self, endpoint: str, bounds: Bounds) -> Connection:
+
+def _connected(host: str, port: int, ends_at: float) -> Connection:
+    """Return a connection to the first address of a host that accepts one."""
+    look = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    try:
+        addresses = look(flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:  # a name, which a name server may take long to look up
+        addresses = aside(look, ends_at)
+    failed = OSError(f"{host} has no address")
+    for number, (family, kind, protocol, _name, address) in enumerate(addresses):
+        connection = Connection(socket.socket(family, kind, protocol))
+        left = ends_at - time.monotonic()
         try:
-            return Connection(connected(endpoint, self._tls, bounds))
-        except (OSError, ValueError) as error:
-            raise Unsent(f"{type(error).__name__}: {error}") from error
-
-    def _put_back(self, endpoint: str, connection: Connection) -> None:
-        with self._lock:
-            idle = self._idle.setdefault(endpoint, [])
-            spent = [*takewhile(Connection.is_old, idle)]
-            del idle[: len(spent)]
-            (idle if self._is_open and not connection.is_over else spent).append(connection)
-        for one in spent:
-            one.close()
-
-    def close(self) -> None:
-        """Close what is idle now, and what is in use as soon as it is not."""
-        with self._lock:
-            self._is_open = False
-            idle = [connection for some in self._idle.values() for connection in some]
-            self._idle.clear()
-        for connection in idle:
+            connection.connect(address, ends_at - left + left / (len(addresses) - number))
+        except BaseException as error:
             connection.close()
-
-
-def length_of(received: bytes) -> tuple[int, int] | None:
-    """Return where the body of a usual answer begins and ends; None for all that h11 is to read."""
-    ends = received.find(b"\r\n\r\n") + 4
-    if ends == 3 or not received.startswith(b"HTTP/1.1 200 "):
-        return None
-    head = received[: ends - 2].lower()
-    length = _LENGTH.search(head)
-    if length is None or head.count(b"\r\ncontent-length") != 1 or _UNUSUAL.search(head):
-        return None
-    return ends, ends + int(length[1])
-
-
-def head_of(endpoint: str, path: str, token: str | None, length: int, *more: tuple[str, str]) -> Head:
-    """Write the head of a request whose body has so many bytes; none: it is a GET. more: headers, by name."""
-    headers = [("Host", endpoint), ("User-Agent", "lockstead"), ("Content-Type", "application/json"), *more]
-    if token:
-        headers.append(("Authorization", token))
-    if length:
-        headers.append(("Content-Length", str(length)))
-    event = h11.Request(method="POST" if length else "GET", target=path, headers=headers)
-    return Head(event, h11.Connection(h11.CLIENT).send(event))
+            if not isinstance(error, OSError):
+                raise
+            failed = error
+        else:
+            return connection
+    raise failed

@@ -13,7 +13,7 @@ from lockstead.errors import StoreError
 from lockstead.stores.etcd import encoding
 from lockstead.stores.etcd.encoding import Json, Request, Response
 from lockstead.stores.etcd.errors import NEEDED, complaint
-from lockstead.stores.etcd.settings import EtcdSettings
+from lockstead.stores.etcd.url import Target
 from lockstead.stores.examination import Finding, Guarantee, Severity
 from lockstead.stores.kept import json_object
 
@@ -32,16 +32,16 @@ FULL: Final = 0.8
 Each = Callable[[Request], "list[Response | StoreError]"]
 
 
-def examination(settings: EtcdSettings, each: Each) -> Iterator[Finding]:
+def examination(target: Target, each: Each) -> Iterator[Finding]:
     """Yield what is found, member by member. each sends a request to every member."""
-    yield from _versions(settings, each)
-    states = yield from _members(settings, each)
+    yield from _versions(target, each)
+    states = yield from _members(target, each)
     yield from _alarms(each)
     yield from _space(each, states)
 
 
-def _versions(settings: EtcdSettings, each: Each) -> Iterator[Finding]:
-    for endpoint, answer in zip(settings.endpoints, each(Request("Version", "/version", b"")), strict=True):
+def _versions(target: Target, each: Each) -> Iterator[Finding]:
+    for endpoint, answer in zip(target.endpoints, each(Request("Version", "/version", b"")), strict=True):
         if isinstance(answer, StoreError):
             yield Finding(Severity.WARNING, "member", f"{endpoint}: {answer}", "start it, or take it out of the URL")
             continue
@@ -57,10 +57,10 @@ def _versions(settings: EtcdSettings, each: Each) -> Iterator[Finding]:
             yield Finding(Severity.OK, "version", f"{endpoint}: etcd {said}")
 
 
-def _members(settings: EtcdSettings, each: Each) -> Generator[Finding, None, list[Json]]:
+def _members(target: Target, each: Each) -> Generator[Finding, None, list[Json]]:
     states: list[Json] = []
     for endpoint, answer in zip(
-        settings.endpoints, each(encoding.request("Status", "maintenance/status", {})), strict=True
+        target.endpoints, each(encoding.request("Status", "maintenance/status", {})), strict=True
     ):
         if isinstance(answer, StoreError) or answer.status != 200:
             continue
@@ -74,7 +74,7 @@ def _members(settings: EtcdSettings, each: Each) -> Generator[Finding, None, lis
     leaders = {body.get("leader") for body in states if int(body.get("leader", 0) or 0)}
     if len(leaders) == 1:
         yield Finding(Severity.OK, "quorum", f"{len(states)} of the members in the URL agree on a leader")
-    if len(settings.endpoints) == 1:
+    if len(target.endpoints) == 1:
         text = "the URL names one member: while that is down, no lock can be taken or renewed"
         yield Finding(Severity.NOTE, "members", text, "name all members: etcd://host1,host2,host3/prefix")
     return states

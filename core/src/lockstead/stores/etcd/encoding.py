@@ -295,6 +295,11 @@ def revoke(lease: str) -> Request:
     return request("LeaseRevoke", "lease/revoke", {"ID": lease})
 
 
+def authenticate(user: str, password: str) -> Request:
+    """Sign a user in."""
+    return request("Authenticate", "auth/authenticate", {"name": user, "password": password})
+
+
 _TARGETS: Final = {"create_revision": "CREATE", "mod_revision": "MOD", "lease": "LEASE"}
 
 

@@ -11,13 +11,16 @@ import json
 from typing import Final
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+from lockstead.stores.bounds import Bounds
 from lockstead.stores.etcd.encoding import Json, Request, Response
 
 NEEDED: Final = "3.4"
 """The oldest etcd that serves the gateway's paths."""
 
 NOT_ETCD: Final = "what answers there is not etcd (or its gateway is off); correct host and port"
-
+NOT_HTTP: Final = f"no HTTP is spoken at {{}}: {NOT_ETCD}"
+NO_TLS: Final = "etcd at {} speaks no TLS; leave tls and certificates out of the URL, or write ?tls=false"
+WANTS_TLS: Final = "etcd at {} wants TLS; write ?tls=true in the URL"
 
 _NO_SUCH_PATH: Final = "Not Found"
 """What the gateway says from 3.6 on of a path that it does not serve; etcd's own words have more to them."""
@@ -25,6 +28,36 @@ _NO_SUCH_PATH: Final = "Not Found"
 
 class LeaseGone(Exception):  # noqa: N818 - an answer, not a failure
     """The lease that a record was to hang on is not there: certainly not applied."""
+
+
+def translated(error: Exception, request: Request, member: str, bounds: Bounds, *, is_sent: bool) -> StoreError:
+    """Return the StoreError for a failed connection to a member (host:port).
+
+    is_sent: the request may have been sent, so it may have been applied.
+    """
+    refused = _handshake_refused(str(error).lower().replace("_", " "), member)
+    if refused is not None:
+        return StoreRefused(refused)
+    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if not is_sent:
+        return StoreUnavailable(f"no connection to etcd at {member} for {request.what} ({told}); nothing was sent")
+    if isinstance(error, TimeoutError):
+        return OutcomeUnknown(f"etcd at {member} gave no answer to {request.what} within {bounds.limit:.3g} s")
+    return OutcomeUnknown(f"no clear answer from etcd at {member} to {request.what} ({told})")
+
+
+def _handshake_refused(said: str, member: str) -> str | None:
+    """Return what to correct if a TLS handshake failed in a way that trying again does not change."""
+    if "certificate verify failed" in said:
+        return (
+            f"the certificate of etcd at {member} is not trusted; name its authority with ?ca=FILE, and its host "
+            "as it is"
+        )
+    if "wrong version number" in said or "record layer failure" in said:
+        return NO_TLS.format(member)
+    if any(words in said for words in ("certificate required", "bad certificate", "unknown ca", "alert unknown")):
+        return f"etcd at {member} wants another client certificate; name it with ?cert=FILE&key=FILE"
+    return None
 
 
 def is_token_spent(response: Response) -> bool:

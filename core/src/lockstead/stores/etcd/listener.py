@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import Context
-from functools import partial
 from typing import Any, Final, TypeAlias
 
-from lockstead.errors import StoreUnavailable
-from lockstead.stores.awaiting import aside
+from lockstead.stores.bounds import Bounds
 from lockstead.stores.etcd import encoding
+from lockstead.stores.etcd.aio_client import ANSWER_MAX, AsyncClient
+from lockstead.stores.etcd.members import Members
 from lockstead.stores.etcd.queue import Queue, Sight
 from lockstead.stores.etcd.scripts import Operation, ask
-from lockstead.stores.etcd.transport import Members
 from lockstead.stores.etcd.watches import Span, Watch, Watches
 from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
 from lockstead.values import Name
@@ -57,21 +55,16 @@ Key: TypeAlias = "tuple[Name, str]"
 _NEW: Final = "not looked at yet"
 
 
-Carry: TypeAlias = Callable[[Operation[Any], float], Coroutine[Any, Any, Any]]
-"""Returns what a script came to, within a limit (seconds), awaiting."""
-
-
 class Listener:
     """The subscriptions of one store. Its thread lives while there are any; replaced in a forked child."""
 
-    def __init__(self, queue: Queue, members: Members, carry: Carry, token: Callable[[], str | None]) -> None:
+    def __init__(self, queue: Queue, members: Members) -> None:
         self.queue = queue
         self.members = members
-        self.carry = carry
-        self.token = token
         self.subscriptions = Subscriptions[Key](self._ended)
         self._lock = threading.Lock()
         self._worker: _Worker | None = None
+        self._inherited: _Worker | None = None
         self._is_open = True
 
     def subscribe(self, name: Name, on_change: OnChange) -> Subscription:
@@ -121,7 +114,8 @@ class Listener:
 
     def forget(self) -> None:
         """Forget the thread, in a forked child, where it is not."""
-        self._worker = None
+        # kept: what is collected with it would end the watches of the parent, whose selector it shares
+        self._inherited, self._worker = self._worker, None
 
     def close(self) -> None:
         """End the thread; waits for it shortly."""
@@ -135,24 +129,15 @@ class Listener:
                 worker.thread.join(CLOSES_WITHIN)
 
 
-class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that does not look names up in its executor, whose threads are joined at exit."""
-
-    async def getaddrinfo(self, *args: Any, **hints: Any) -> Any:
-        try:
-            return await aside(partial(socket.getaddrinfo, *args, **hints), time.monotonic() + LIMIT)
-        except StoreUnavailable as error:
-            raise OSError(str(error)) from error
-
-
 class _Worker:
     """The thread of a listener, and what belongs to its event loop."""
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
-        self.loop = _Loop()
+        self.loop = asyncio.SelectorEventLoop()
         self.thread = threading.Thread(target=self._run, name="lockstead-etcd", daemon=True)
-        self.watches = Watches(listener.members, listener.token)
+        self.client = AsyncClient(listener.members)
+        self.watches = Watches(listener.members)
         # what is known of the record by those whose turn it is: its revision, None if it is absent
         self.states: dict[Key, str | None] = {}
         self._waiters: dict[Key, _Waiter] = {}
@@ -172,7 +157,7 @@ class _Worker:
             with suppress(RuntimeError):  # stopped by `close`
                 loop.run_until_complete(self._until_idle())
             loop.run_until_complete(_cancelled())
-            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.run_until_complete(self.client.aclose())
         finally:
             loop.close()
 
@@ -209,12 +194,12 @@ class _Worker:
     async def carried(self, script: Operation[Any]) -> Any:
         """Carry out a script, when there is room for it."""
         async with self._room:
-            return await self.listener.carry(script, LIMIT)
+            return await self.client.run(script, Bounds(LIMIT, ANSWER_MAX))
 
     async def beat(self) -> None:
         """See to it that there is a session that lives: one caller does, and others wait for it."""
         async with self._beating:  # not behind the requests of a thousand waiters, whose places it keeps
-            await self.listener.carry(self.listener.queue.beat(), LIMIT)
+            await self.client.run(self.listener.queue.beat(), Bounds(LIMIT))
 
     def saw(self, waiter: _Waiter, state: str | None) -> None:
         """Note what the record is like for one whose turn it is, and call it if that has changed."""

@@ -183,6 +183,7 @@ class _Grant:
     def _asked(self) -> Operation[Snapshot | Conflict]:
         """Write the record; the lease comes first."""
         operations, command = self._operations, self._command
+        gone: LeaseGone | None = None
         for _ in range(TURNS_MAX):
             beat = None
             if command.min_retention > 0:
@@ -190,7 +191,8 @@ class _Grant:
             lease = NO_LEASE if beat is None else beat.lease
             try:
                 body = yield from ask(self._transaction(lease))
-            except LeaseGone:
+            except LeaseGone as error:
+                gone = error
                 operations.leases.retire(lease)
                 yield from operations.queue.check_session(self._place)
                 continue
@@ -202,6 +204,7 @@ class _Grant:
                 raise
             if body.get("succeeded"):
                 return (yield from self._taken(body, beat))
+            gone = None
             seen, first = yield from self._looked()
             if self._is_other(seen) or not command.waiter_id:
                 return Conflict()
@@ -213,7 +216,12 @@ class _Grant:
                 return Conflict(is_queued=True)
             created = first[0]["create_revision"] if first else None
             self._place = operations.queue.note_place(command.name.key, command.waiter_id, created)
-        raise StoreUnavailable(f"the queue for {command.name.key!r} kept changing; nothing was written")
+        if gone is not None:
+            raise StoreUnavailable(
+                f"etcd granted leases for {command.name.key!r} and had none of them a moment later, {TURNS_MAX} times; "
+                "nothing was written; look for what revokes leases there (etcdctl lease list)"
+            ) from gone
+        return Conflict(is_queued=True)  # each time, somebody else stood in the queue when it was to be written
 
     def _looked(self) -> Operation[tuple[Kv | None, list[Json]]]:
         """Return the record that stands there instead, and who is first in the queue."""

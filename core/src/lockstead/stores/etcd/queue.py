@@ -106,15 +106,14 @@ class Queue:
         with self.lock:
             if waiter_id and (place := self.places.get((key, waiter_id))) is not None:
                 place.is_asking = True
-        failure: StoreError | None = None
         try:
             yield place
-        except (StoreUnavailable, StoreRefused) as error:
-            failure = error
+        except (StoreUnavailable, StoreRefused):
+            if place is not None:
+                place.is_asking = False
+            raise
         if place is not None:
             place.is_asking = False
-        if failure is not None:
-            raise failure
 
     def _begins_to_take(self, place: Place, session: Session) -> bool:
         """Note that a request to take a place is under way from now on; False if it must not be taken."""

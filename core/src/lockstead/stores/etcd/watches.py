@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final, TypeAlias
 
 import h11
 
-from lockstead.stores.etcd.connection import head_of
+from lockstead.errors import StoreUnavailable
+from lockstead.stores.etcd.aio_connection import AsyncConnection, opened
 from lockstead.stores.etcd.encoding import Json, b64
-from lockstead.stores.etcd.transport import Members
+from lockstead.stores.etcd.http1 import head_of
+from lockstead.stores.etcd.members import Members
 
 LINE_BYTES_MAX: Final = 1 << 20
-CHUNK: Final = 65536
 
 BEGINS_WITHIN: Final = 5.0
 """Seconds that a stream has to connect and to confirm its watches."""
@@ -81,7 +83,7 @@ class _Stream:
 
     def __init__(self, watches: Iterable[Watch]) -> None:
         self.began_at = time.monotonic()
-        self.member = -1
+        self.member = ""
         self.live = dict.fromkeys(watches)
         self._asked = list(self.live)
         self._by_id: dict[str, Watch] = {}
@@ -89,51 +91,40 @@ class _Stream:
         self._rest = b""
         self._parser = h11.Connection(h11.CLIENT)
 
-    async def run(self, members: Members, token: str | None) -> None:
+    async def run(self, members: Members) -> None:
         """Watch until that ends, whatever the reason; then all live watches are broken."""
+        ends_at = time.monotonic() + BEGINS_WITHIN
         try:
-            async with asyncio.timeout(BEGINS_WITHIN) as limit:
-                reader, writer = await self._connected(members)
-                try:
-                    self._keep_alive(writer)
-                    writer.write(self._request(members.settings.endpoints[self.member], token))
-                    while self._parsed(await reader.read(CHUNK)):
-                        if self._confirmed == len(self._asked):
-                            limit.reschedule(None)
-                finally:
-                    writer.transport.abort()
-        except (OSError, *MALFORMED):  # TimeoutError is one of the first
+            connection = await self._connected(members)
+            try:
+                _keep_alive(connection)
+                await connection.send(self._request(members.token), ends_at)
+                while self._parsed(await connection.receive(ends_at)):
+                    if self._confirmed == len(self._asked):
+                        ends_at = math.inf
+            finally:
+                await connection.aclose()
+        except (OSError, StoreUnavailable, *MALFORMED):  # TimeoutError is one of the first
             pass
         finally:
             for watch in self.live:
                 watch.broke()
 
-    async def _connected(self, members: Members) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        tls, failed = members.tls() if members.settings.is_secure else None, OSError()
-        for self.member, _url in members.in_turn():
-            host, _, port = members.settings.endpoints[self.member].rpartition(":")
+    async def _connected(self, members: Members) -> AsyncConnection:
+        failed, turns = OSError(), members.in_turn()
+        for self.member in turns:
             try:
-                async with asyncio.timeout(BEGINS_WITHIN / (len(members) + 1)):
-                    return await asyncio.open_connection(host.strip("[]"), int(port), ssl=tls, limit=CHUNK)
+                return await opened(self.member, members.tls, time.monotonic() + BEGINS_WITHIN / (len(turns) + 1))
             except OSError as error:
                 failed = error
         raise failed
 
-    def _keep_alive(self, writer: asyncio.StreamWriter) -> None:
-        connection = writer.get_extra_info("socket")
-        with suppress(OSError):
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for names, seconds in KEEPS_ALIVE:
-                option = next((getattr(socket, name) for name in names if hasattr(socket, name)), None)
-                if option is not None:
-                    connection.setsockopt(socket.IPPROTO_TCP, option, seconds)
-
-    def _request(self, endpoint: str, token: str | None) -> bytes:
+    def _request(self, token: str | None) -> bytes:
         content = b"".join(map(_create, self._asked))
         # a member that has lost its leader says so, instead of staying silent; on a connection that is to be kept, the
         # gateway's HTTP server drops what it has not read of a request as soon as it answers the first part of it
         more = (("Grpc-Metadata-Hasleader", "true"), ("Connection", "close"))
-        head = head_of(endpoint, "/v3/watch", token, len(content), *more)
+        head = head_of(self.member, "/v3/watch", token, len(content), *more)
         for event in (head.event, h11.Data(data=content), h11.EndOfMessage()):
             self._parser.send(event)
         return head.written + content
@@ -167,6 +158,15 @@ class _Stream:
             watch.received(int(result["header"]["revision"]), result.get("events", []))
 
 
+def _keep_alive(connection: AsyncConnection) -> None:
+    with suppress(OSError):
+        connection.set_option(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for names, seconds in KEEPS_ALIVE:
+            option = next((getattr(socket, name) for name in names if hasattr(socket, name)), None)
+            if option is not None:
+                connection.set_option(socket.IPPROTO_TCP, option, seconds)
+
+
 def _create(watch: Watch) -> bytes:
     key, end = watch.span
     wanted: Json = {"key": b64(key), "start_revision": str(watch.revision), "progress_notify": True}
@@ -178,9 +178,8 @@ def _create(watch: Watch) -> bytes:
 class Watches:
     """The watches of one event loop."""
 
-    def __init__(self, members: Members, token: Callable[[], str | None]) -> None:
+    def __init__(self, members: Members) -> None:
         self._members = members
-        self._token = token
         self._fresh: dict[Watch, None] = {}
         self._streams: dict[_Stream, asyncio.Task[None]] = {}
         self._of: dict[Watch, _Stream] = {}
@@ -210,8 +209,8 @@ class Watches:
 
     def follow(self) -> None:
         """Move the watches at a member that is not asked first any more: it may have failed without a word."""
-        first = next(number for number, _url in self._members.in_turn())
-        for stream in [stream for stream in self._streams if stream.member not in (-1, first)]:
+        first = self._members.in_turn()[0]
+        for stream in [stream for stream in self._streams if stream.member not in ("", first)]:
             self._add(self._taken_over(stream))
 
     def _begin(self) -> None:
@@ -242,6 +241,6 @@ class Watches:
 
     async def _run(self, stream: _Stream) -> None:
         try:
-            await stream.run(self._members, self._token())
+            await stream.run(self._members)
         finally:
             self._streams.pop(stream, None)

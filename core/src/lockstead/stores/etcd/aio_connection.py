@@ -1,0 +1,184 @@
+"""Connections to the members of an etcd: one request and its reply at a time.
+
+Head and body are sent together, and never twice. Must not know which member is asked, nor what a request says.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import h11
+
+from lockstead.stores.awaiting import Readiness, aside
+from lockstead.stores.bounds import Bounds
+from lockstead.stores.etcd.http1 import Head, body_span
+
+CHUNK: Final = 65536
+
+T = TypeVar("T")
+
+
+class NotHttp(OSError):  # noqa: N818 - the name describes the answer
+    """The server sent something that is not HTTP."""
+
+
+class AsyncConnection:
+    """A connection for one caller at a time. `is_good` is False after a failure; the caller then closes it."""
+
+    __slots__ = ("_readiness", "_socket", "is_good", "opened_at")
+
+    def __init__(self, plain: socket.socket) -> None:
+        plain.setblocking(False)
+        self._socket = plain
+        self._readiness = Readiness(plain.fileno())
+        self.opened_at = time.monotonic()
+        self.is_good = True
+
+    async def connect(self, address: Any, ends_at: float) -> None:
+        """Connect to an address by `ends_at` (monotonic clock). Raises OSError."""
+        try:
+            self._socket.connect(address)
+        except BlockingIOError:
+            await self._readiness.ready(ends_at, reads=False)
+            failure = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if failure:
+                raise OSError(failure, os.strerror(failure)) from None
+        self.set_option(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    async def start_tls(self, tls: ssl.SSLContext, host: str, ends_at: float) -> None:
+        """Start TLS by `ends_at` (monotonic clock). Raises OSError or ValueError."""
+        secure = tls.wrap_socket(self._socket, server_hostname=host, do_handshake_on_connect=False)
+        self._socket = secure
+        await self._done(secure.do_handshake, ends_at)
+
+    def set_option(self, level: int, option: int, value: int) -> None:
+        """Set an option of the socket."""
+        self._socket.setsockopt(level, option, value)
+
+    async def is_usable(self) -> bool:
+        """Return whether the idle connection is open: if it is readable, it was closed or got an unexpected reply."""
+        return not self._readiness.is_readable()
+
+    async def exchange(self, head: Head, content: bytes, bounds: Bounds) -> tuple[int, bytes]:
+        """Send a request and return status and body of its reply. Raises OSError or h11.ProtocolError."""
+        self.is_good = False  # until the reply is complete and nothing follows it
+        with suppress(ConnectionError):  # a server that refuses us may have said why before it closed
+            await self.send(head.written + content, bounds.ends_at)
+        received = await self._received(bounds)
+        span = body_span(received)
+        if span is None:
+            return await self._parsed(head, content, received, bounds)
+        begins, ends = span
+        body = bytearray(received[begins:])
+        while len(body) < ends - begins:
+            more = await self._received(bounds)
+            if not more:
+                raise ConnectionError("the connection was closed within the reply")
+            body += more
+        self.is_good = len(body) == ends - begins
+        return 200, bytes(body[: ends - begins])
+
+    async def _parsed(self, head: Head, content: bytes, received: bytes, bounds: Bounds) -> tuple[int, bytes]:
+        """Read a reply with h11, of which this much was received."""
+        parser, status, body, start = h11.Connection(h11.CLIENT), 0, bytearray(), b""
+        for sent in (head.event, h11.Data(data=content), h11.EndOfMessage()):
+            parser.send(sent)
+        while True:
+            if not received and parser.their_state is h11.SEND_RESPONSE:
+                raise ConnectionError("the connection was closed without a reply")
+            start = (start + received)[:5]
+            if not b"HTTP/".startswith(start):
+                raise NotHttp("not an HTTP reply")
+            parser.receive_data(received)
+            while (event := parser.next_event()) is not h11.NEED_DATA:
+                if isinstance(event, h11.Data):
+                    body += event.data
+                elif isinstance(event, h11.Response):
+                    status = event.status_code
+                elif isinstance(event, h11.EndOfMessage):
+                    self.is_good = parser.their_state is h11.DONE and not parser.trailing_data[0]
+                    return status, bytes(body)
+                elif not isinstance(event, h11.InformationalResponse):
+                    raise ConnectionError("the reply has no end")
+            received = await self._received(bounds)
+
+    async def _received(self, bounds: Bounds) -> bytes:
+        bounds.left()  # a server that keeps sending is never late otherwise
+        received = await self.receive(bounds.ends_at)
+        bounds.took(len(received))
+        return received
+
+    async def receive(self, ends_at: float) -> bytes:
+        """Return the next bytes, none at the end; raise TimeoutError at `ends_at` (monotonic clock)."""
+        return await self._done(partial(self._socket.recv, CHUNK), ends_at)
+
+    async def send(self, message: bytes, ends_at: float) -> None:
+        """Send all of a message by `ends_at` (monotonic clock)."""
+        rest = memoryview(message)
+        while rest:
+            rest = rest[await self._done(partial(self._socket.send, rest), ends_at, reads=False) :]
+
+    async def _done(self, operation: Callable[[], T], ends_at: float, *, reads: bool = True) -> T:
+        """Return the result of an operation as soon as the socket is ready for it. reads: what it waits for."""
+        while True:
+            try:
+                return operation()
+            except BlockingIOError:
+                waits_to_read = reads
+            except ssl.SSLWantReadError:
+                waits_to_read = True
+            except ssl.SSLWantWriteError:
+                waits_to_read = False
+            if waits_to_read:
+                await self._readiness.readable(ends_at)
+            else:
+                await self._readiness.ready(ends_at, reads=False)
+
+    async def aclose(self) -> None:
+        """Close it. Idempotent; raises nothing."""
+        self.is_good = False
+        self._socket.close()
+
+
+async def opened(endpoint: str, tls: ssl.SSLContext | None, ends_at: float) -> AsyncConnection:
+    """Return a connection to host:port by `ends_at` (monotonic clock). Raises OSError or ValueError."""
+    host, _, port = endpoint.rpartition(":")
+    host = host.strip("[]")
+    connection = await _connected(host, int(port), ends_at)
+    if tls is not None:
+        try:
+            await connection.start_tls(tls, host, ends_at)
+        except BaseException:
+            await connection.aclose()
+            raise
+    return connection
+
+
+async def _connected(host: str, port: int, ends_at: float) -> AsyncConnection:
+    """Return a connection to the first address of a host that accepts one."""
+    look = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    try:
+        addresses = look(flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:  # a name, which a name server may take long to look up
+        addresses = await aside(look, ends_at)
+    failed = OSError(f"{host} has no address")
+    for number, (family, kind, protocol, _name, address) in enumerate(addresses):
+        connection = AsyncConnection(socket.socket(family, kind, protocol))
+        left = ends_at - time.monotonic()
+        try:
+            await connection.connect(address, ends_at - left + left / (len(addresses) - number))
+        except BaseException as error:
+            await connection.aclose()
+            if not isinstance(error, OSError):
+                raise
+            failed = error
+        else:
+            return connection
+    raise failed
