@@ -37,41 +37,31 @@ def fill(end: socket.socket) -> None:
 
 def test_a_thread_waits_for_a_socket_within_its_time(ends: tuple[socket.socket, socket.socket]) -> None:
     here, there = ends
-    readiness = blocking.Readiness(here.fileno())
-    assert not readiness.is_readable()
     with pytest.raises(TimeoutError):
-        readiness.readable(soon(0.01))
-    assert not readiness.ready(soon()), "it can be written to"
+        blocking.ready(here.fileno(), soon(0.01))
+    blocking.ready(here.fileno(), soon(), writes=True)
     there.send(b"x")
-    readiness.readable(soon())
-    readiness.readable(soon(-1.0))
-    assert readiness.is_readable()
-    assert readiness.ready(soon())
-    assert not readiness.ready(soon(), reads=False)
+    blocking.ready(here.fileno(), soon())
+    blocking.ready(here.fileno(), soon(-1.0))
     fill(here)
     with pytest.raises(TimeoutError):
-        readiness.ready(soon(0.01), reads=False)
-    assert readiness.ready(soon())
+        blocking.ready(here.fileno(), soon(0.01), reads=False, writes=True)
+    blocking.ready(here.fileno(), soon(), writes=True)
 
 
 def test_a_task_waits_for_a_socket_within_its_time(ends: tuple[socket.socket, socket.socket]) -> None:
     async def main() -> None:
         here, there = ends
-        readiness = awaiting.Readiness(here.fileno())
-        assert not readiness.is_readable()
         with pytest.raises(TimeoutError):
-            await readiness.readable(soon(0.01))
-        assert not await readiness.ready(soon()), "it can be written to"
+            await awaiting.ready(here.fileno(), soon(0.01))
+        await awaiting.ready(here.fileno(), soon(), writes=True)
         there.send(b"x")
-        await readiness.readable(soon())
-        await readiness.readable(soon(-1.0))
-        assert readiness.is_readable()
-        assert await readiness.ready(soon())
-        assert not await readiness.ready(soon(), reads=False)
+        await awaiting.ready(here.fileno(), soon())
+        await awaiting.ready(here.fileno(), soon(-1.0))
         fill(here)
         with pytest.raises(TimeoutError):
-            await readiness.ready(soon(0.01), reads=False)
-        assert await readiness.ready(soon())
+            await awaiting.ready(here.fileno(), soon(0.01), reads=False, writes=True)
+        await awaiting.ready(here.fileno(), soon(), writes=True)
 
     asyncio.run(main())
 
@@ -80,7 +70,7 @@ def test_a_task_that_is_cancelled_leaves_no_socket_watched(ends: tuple[socket.so
     async def main() -> None:
         here, _ = ends
         fill(here)
-        waiting = asyncio.ensure_future(awaiting.Readiness(here.fileno()).ready(soon()))
+        waiting = asyncio.ensure_future(awaiting.ready(here.fileno(), soon(), writes=True))
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -19,7 +19,7 @@ import pytest
 from lockstead.errors import OutcomeUnknown, StoreUnavailable
 from lockstead.protocol.commands import Command, Create, Extend, Read, Remove, Removed, Snapshot
 from lockstead.stores import url
-from lockstead.stores.postgres import aio_connection
+from lockstead.stores.postgres import libpq
 from lockstead.stores.postgres.opening import CONNECTIONS_MAX
 from lockstead.stores.postgres.store import PostgresStore
 from lockstead.values import Name
@@ -194,13 +194,13 @@ def test_a_name_server_is_asked_in_a_thread(
     server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked_in: list[int] = []
-    true = aio_connection.conninfo_attempts
+    true = libpq.conninfo_attempts
 
     def attempts(parameters: Any) -> Any:
         asked_in.append(threading.get_ident())
         return true(parameters)
 
-    monkeypatch.setattr(aio_connection, "conninfo_attempts", attempts)
+    monkeypatch.setattr(libpq, "conninfo_attempts", attempts)
 
     async def main() -> None:
         with opened(server.url() + f"?schema={schema}") as store:

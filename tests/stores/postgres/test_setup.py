@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from functools import partial
@@ -180,6 +181,29 @@ def test_a_server_that_takes_the_connection_and_says_nothing_is_left_in_time() -
         with pytest.raises(StoreUnavailable, match="no answer within"):
             store.perform(Read(APT), 0.3)
         store.close()
+
+
+@pytest.mark.parametrize("where", ["URL", "environment", "service file"])
+def test_a_host_that_says_nothing_costs_its_connect_timeout_wherever_that_is_set(
+    server: PostgresServer, schema: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    (tmp_path / "services").write_text("[locks]\nconnect_timeout=1\n")
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+    if where == "environment":
+        monkeypatch.setenv("PGCONNECT_TIMEOUT", "1")
+    option = {"URL": "&connect_timeout=1", "service file": "&service=locks"}.get(where, "")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hosts = f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{server.port}"
+        with closing(url.open_store(f"postgresql://{USER}@{hosts}/postgres?schema={schema}{option}")) as store:
+            began_at = time.monotonic()
+            assert store.perform(Read(APT), LIMIT) == Absent()
+            assert time.monotonic() - began_at < LIMIT / 3, "it was given half of the time for both hosts"
+    # one that is longer than the limit does not prolong it
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        (tmp_path / "services").write_text("[locks]\nconnect_timeout=3600\n")
+        there = f"postgresql://{USER}@127.0.0.1:{silent.getsockname()[1]}/postgres?service=locks"
+        with closing(url.open_store(there)) as store, pytest.raises(StoreUnavailable, match="no answer within"):
+            store.perform(Read(APT), 0.3)
 
 
 def test_a_standby_is_named_and_the_primary_found_among_several(server: PostgresServer, schema: str) -> None:

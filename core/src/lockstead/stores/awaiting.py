@@ -6,7 +6,6 @@ Both modules define the same names, because the blocking store modules are gener
 from __future__ import annotations
 
 import asyncio
-import select
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from lockstead.errors import StoreUnavailable
 
 T = TypeVar("T")
 
-__all__ = ["Readiness", "Room", "aside"]
+__all__ = ["Room", "aside", "ready"]
 
 
 class Room:
@@ -43,52 +42,29 @@ class Room:
             self._free.release()
 
 
-class Readiness:
-    """The readiness of a socket for reading and writing. For one task at a time, which may be cancelled as it waits."""
+async def ready(descriptor: int, ends_at: float, reads: bool = True, writes: bool = False) -> None:
+    """Wait until a socket is readable, with `reads`, or writable, with `writes`.
 
-    __slots__ = ("_descriptor",)
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def is_readable(self) -> bool:
-        """Return whether data or end-of-file has arrived; does not wait."""
-        poll = select.poll()
-        poll.register(self._descriptor, select.POLLIN | select.POLLPRI)
-        return bool(poll.poll(0))
-
-    async def readable(self, ends_at: float) -> None:
-        """Wait for data or end-of-file; raise TimeoutError if neither arrives by `ends_at` (monotonic clock)."""
-        await self._wait(ends_at, reads=True, writes=False)
-
-    async def ready(self, ends_at: float, *, reads: bool = True) -> bool:
-        """Wait until writable or, with `reads`, readable; return whether it is readable.
-
-        Raises TimeoutError at `ends_at` (monotonic clock).
-        """
-        await self._wait(ends_at, reads=reads, writes=True)
-        return reads and self.is_readable()
-
-    async def _wait(self, ends_at: float, *, reads: bool, writes: bool) -> None:
-        loop = asyncio.get_running_loop()
-        ready: asyncio.Future[bool] = loop.create_future()
-        descriptor = self._descriptor
-        # watched only during the wait: once this socket is closed, its descriptor may be reused by another socket
-        if reads:
-            loop.add_reader(descriptor, _settle, ready, True)
-        if writes:
-            loop.add_writer(descriptor, _settle, ready, True)
-        timer = loop.call_later(ends_at - time.monotonic(), _settle, ready, False)
-        try:
-            if not await ready:
-                raise TimeoutError
-        finally:
-            timer.cancel()
-            if not loop.is_closed():  # this coroutine may be garbage-collected after its loop was closed
-                if reads:
-                    loop.remove_reader(descriptor)
-                if writes:
-                    loop.remove_writer(descriptor)
+    Raises TimeoutError at `ends_at` (monotonic clock). The task may be cancelled while it waits.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[bool] = loop.create_future()
+    # watched only during the wait: once this socket is closed, its descriptor may be reused by another socket
+    if reads:
+        loop.add_reader(descriptor, _settle, done, True)
+    if writes:
+        loop.add_writer(descriptor, _settle, done, True)
+    timer = loop.call_later(ends_at - time.monotonic(), _settle, done, False)
+    try:
+        if not await done:
+            raise TimeoutError
+    finally:
+        timer.cancel()
+        if not loop.is_closed():  # this coroutine may be garbage-collected after its loop was closed
+            if reads:
+                loop.remove_reader(descriptor)
+            if writes:
+                loop.remove_writer(descriptor)
 
 
 async def aside(call: Callable[[], T], ends_at: float) -> T:

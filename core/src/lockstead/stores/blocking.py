@@ -9,13 +9,11 @@ import select
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Final, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
-READ: Final = select.POLLIN | select.POLLPRI
-
-__all__ = ["Readiness", "Room", "aside"]
+__all__ = ["Room", "aside", "is_readable", "ready"]
 
 
 class Room:
@@ -43,40 +41,22 @@ class Room:
         self._free.put(None)
 
 
-class Readiness:
-    """The readiness of a socket for reading and writing. For one thread at a time."""
+def ready(descriptor: int, ends_at: float, reads: bool = True, writes: bool = False) -> None:
+    """Wait until a socket is readable, with `reads`, or writable, with `writes`.
 
-    __slots__ = ("_descriptor", "_poll")
+    Raises TimeoutError at `ends_at` (monotonic clock); looks once even if that is over.
+    """
+    poll = select.poll()
+    poll.register(descriptor, (select.POLLIN | select.POLLPRI if reads else 0) | (select.POLLOUT if writes else 0))
+    if not poll.poll(max(0, int((ends_at - time.monotonic()) * 1000) + 1)):
+        raise TimeoutError
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._poll = select.poll()
-        self._poll.register(descriptor, READ)
 
-    def is_readable(self) -> bool:
-        """Return whether data or end-of-file has arrived; does not wait."""
-        return bool(self._poll.poll(0))
-
-    def readable(self, ends_at: float) -> None:
-        """Wait for data or end-of-file; raise TimeoutError if neither arrives by `ends_at` (monotonic clock)."""
-        if not self._poll.poll(max(0, int((ends_at - time.monotonic()) * 1000) + 1)):
-            raise TimeoutError
-
-    def ready(self, ends_at: float, *, reads: bool = True) -> bool:
-        """Wait until writable or, with `reads`, readable; return whether it is readable.
-
-        Raises TimeoutError at `ends_at` (monotonic clock).
-        """
-        self._poll.modify(self._descriptor, (READ if reads else 0) | select.POLLOUT)
-        try:
-            left = ends_at - time.monotonic()
-            found = self._poll.poll(int(left * 1000) + 1) if left > 0 else []
-        finally:
-            self._poll.modify(self._descriptor, READ)
-        if not found:
-            raise TimeoutError
-        # an error event counts as readable: the read reports the error
-        return reads and found[0][1] != select.POLLOUT
+def is_readable(descriptor: int) -> bool:
+    """Return whether data or end-of-file has arrived; does not wait."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN | select.POLLPRI)
+    return bool(poll.poll(0))
 
 
 def aside(call: Callable[[], T], ends_at: float) -> T:  # noqa: ARG001 - same signature as in `awaiting`

@@ -16,7 +16,8 @@ from typing import Any, Final, TypeVar
 
 import h11
 
-from lockstead.stores.awaiting import Readiness, aside
+from lockstead.stores.awaiting import aside, ready
+from lockstead.stores.blocking import is_readable
 from lockstead.stores.bounds import Bounds
 from lockstead.stores.etcd.http1 import Head, body_span
 
@@ -32,12 +33,12 @@ class NotHttp(OSError):  # noqa: N818 - the name describes the answer
 class AsyncConnection:
     """A connection for one caller at a time. `is_good` is False after a failure; the caller then closes it."""
 
-    __slots__ = ("_readiness", "_socket", "is_good", "opened_at")
+    __slots__ = ("_descriptor", "_socket", "is_good", "opened_at")
 
     def __init__(self, plain: socket.socket) -> None:
         plain.setblocking(False)
         self._socket = plain
-        self._readiness = Readiness(plain.fileno())
+        self._descriptor = plain.fileno()
         self.opened_at = time.monotonic()
         self.is_good = True
 
@@ -46,7 +47,7 @@ class AsyncConnection:
         try:
             self._socket.connect(address)
         except BlockingIOError:
-            await self._readiness.ready(ends_at, reads=False)
+            await ready(self._descriptor, ends_at, reads=False, writes=True)
             failure = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if failure:
                 raise OSError(failure, os.strerror(failure)) from None
@@ -64,7 +65,7 @@ class AsyncConnection:
 
     async def is_usable(self) -> bool:
         """Return whether the idle connection is open: if it is readable, it was closed or got an unexpected reply."""
-        return not self._readiness.is_readable()
+        return not is_readable(self._descriptor)
 
     async def exchange(self, head: Head, content: bytes, bounds: Bounds) -> tuple[int, bytes]:
         """Send a request and return status and body of its reply. Raises OSError or h11.ProtocolError."""
@@ -136,10 +137,7 @@ class AsyncConnection:
                 waits_to_read = True
             except ssl.SSLWantWriteError:
                 waits_to_read = False
-            if waits_to_read:
-                await self._readiness.readable(ends_at)
-            else:
-                await self._readiness.ready(ends_at, reads=False)
+            await ready(self._descriptor, ends_at, reads=waits_to_read, writes=not waits_to_read)
 
     async def aclose(self) -> None:
         """Close it. Idempotent; raises nothing."""

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import h11
 
-from lockstead.stores.blocking import Readiness, aside
+from lockstead.stores.blocking import aside, is_readable, ready
 from lockstead.stores.bounds import Bounds
 from lockstead.stores.etcd.http1 import Head, body_span
 
@@ -33,12 +33,12 @@ class NotHttp(OSError):  # noqa: N818 - the name describes the answer
 class Connection:
     """A connection for one caller at a time. `is_good` is False after a failure; the caller then closes it."""
 
-    __slots__ = ("_readiness", "_socket", "is_good", "opened_at")
+    __slots__ = ("_descriptor", "_socket", "is_good", "opened_at")
 
     def __init__(self, plain: socket.socket) -> None:
         plain.setblocking(False)
         self._socket = plain
-        self._readiness = Readiness(plain.fileno())
+        self._descriptor = plain.fileno()
         self.opened_at = time.monotonic()
         self.is_good = True
 
@@ -47,7 +47,7 @@ class Connection:
         try:
             self._socket.connect(address)
         except BlockingIOError:
-            self._readiness.ready(ends_at, reads=False)
+            ready(self._descriptor, ends_at, reads=False, writes=True)
             failure = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if failure:
                 raise OSError(failure, os.strerror(failure)) from None
@@ -65,7 +65,7 @@ class Connection:
 
     def is_usable(self) -> bool:
         """Return whether the idle connection is open: if it is readable, it was closed or got an unexpected reply."""
-        return not self._readiness.is_readable()
+        return not is_readable(self._descriptor)
 
     def exchange(self, head: Head, content: bytes, bounds: Bounds) -> tuple[int, bytes]:
         """Send a request and return status and body of its reply. Raises OSError or h11.ProtocolError."""
@@ -137,10 +137,7 @@ class Connection:
                 waits_to_read = True
             except ssl.SSLWantWriteError:
                 waits_to_read = False
-            if waits_to_read:
-                self._readiness.readable(ends_at)
-            else:
-                self._readiness.ready(ends_at, reads=False)
+            ready(self._descriptor, ends_at, reads=waits_to_read, writes=not waits_to_read)
 
     def close(self) -> None:
         """Close it. Idempotent; raises nothing."""

@@ -73,17 +73,17 @@ def not_connected(said: str, place: str) -> StoreError:
     return StoreUnavailable(f"cannot connect to {place}: {said}")
 
 
-def refusal(code: str, severity: str, said: str, place: str, called_back: float | None = None) -> StoreError:
+def refusal(code: str, severity: str, said: str, place: str, cancelled_after: float | None = None) -> StoreError:
     """Say what it means that the server answered a statement with an error, before any result of it.
 
-    called_back: the statement was called back after so many seconds.
+    cancelled_after: the seconds after which the statement was cancelled.
     """
     if not code or severity != "ERROR" or code.startswith("08"):
         # the connection went with it, or a pooler speaks of a server that it lost: what that did nobody knows
         return OutcomeUnknown(f"{place} ended the connection: {said}")
     match code:
         case "57014":
-            why = f"it did not end within {called_back:.3g} s" if called_back is not None else said
+            why = f"it did not end within {cancelled_after:.3g} s" if cancelled_after is not None else said
             return StoreUnavailable(f"{place} stopped the statement ({why}); nothing was changed")
         case "25006":
             return StoreUnavailable(f"{place} {STANDBY} (or default_transaction_read_only is on); nothing was changed")

@@ -1,5 +1,4 @@
-# Generated from aio_opening.py by `make blocking`: edit that file instead.
-"""How a connection is opened that leads to tables that this version can use.
+"""Opening of a connection that leads to tables that this version can use, as a script.
 
 Must not know commands or records.
 """
@@ -7,102 +6,105 @@ Must not know commands or records.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
-from lockstead.stores.postgres.connection import Connection, connect
 from lockstead.stores.postgres.errors import STANDBY, Forbidden, Missing
 from lockstead.stores.postgres.libpq import Row
+from lockstead.stores.postgres.session import Exchange, Session, connect
 from lockstead.stores.postgres.statements import SCHEMA_VERSION, SWEEP_EVERY, Statements, tables
 from lockstead.stores.postgres.url import Target
 
-CONNECTIONS_MAX: Final = 8
-"""Connections of one process to one store at once; each command needs one for the time of one answer."""
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGconn
 
-SERVES: Final = 3600.0
-"""Seconds after which a connection is replaced: what stands there is checked anew, and the server's memory freed."""
+S = TypeVar("S", bound=Session)
+
+CONNECTIONS_MAX: Final = 8
+"""Connections of one process to one store at once; each command needs one until it is answered."""
+
+AGE_MAX: Final = 3600.0
+"""Seconds after which a connection is replaced: the tables are checked anew, and the server's memory is freed."""
 
 OLDEST: Final = 100000
-"""The oldest that has all that is asked, by its documentation; ON CONFLICT and `||` of jsonb came with 9.5."""
+"""The oldest version with all that is used, by its documentation; ON CONFLICT and `||` of jsonb came with 9.5."""
 
 
-def opened(target: Target, statements: Statements, ends_at: float) -> Connection:
-    """Return a new connection that leads to tables that can be used. Raises StoreUnavailable or StoreRefused."""
-    connection = connect(target.conninfo, target.url, _left(ends_at), may_be_clear=target.may_be_clear)
+def opened(make: Callable[[PGconn, str], S], target: Target, statements: Statements, ends_at: float) -> Exchange[S]:
+    """Return a new session, made by make(connection, place), with usable tables.
+
+    Raises StoreUnavailable or StoreRefused.
+    """
+    session = yield from connect(make, target.conninfo, target.url, _left(ends_at), may_be_clear=target.may_be_clear)
     try:
-        prepare(connection, target, statements, ends_at)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def prepare(connection: Connection, target: Target, statements: Statements, ends_at: float) -> None:
-    """See to it that the tables stand, of a version that we can use. Raises StoreUnavailable or StoreRefused."""
-    try:
-        _check_server(connection)
-        found = _found(connection, statements, ends_at)
-        if found is None or int(found[0] or 0) < SCHEMA_VERSION:
-            _set_up(connection, target, statements, ends_at, is_older=found is not None)
-            found = _found(connection, statements, ends_at)
-        if found is None:
-            raise StoreRefused(f"the tables of the locks in {connection.place} are removed as soon as they are made")
-        connection.learn(found[5])
-        if float(found[4] or 0) > SWEEP_EVERY:
-            with suppress(StoreError):
-                connection.ask(statements.sweep, (), _left(ends_at))
+        yield from _prepare(session, target, statements, ends_at)
     except OutcomeUnknown as error:
-        # whatever came of it, the command itself was never sent
-        raise StoreUnavailable(str(error)) from error
+        session.finish()
+        raise StoreUnavailable(str(error)) from error  # the command itself was never sent
+    except BaseException:
+        session.finish()
+        raise
+    return session
 
 
-def _check_server(connection: Connection) -> None:
-    if connection.version < OLDEST:
+def _prepare(session: Session, target: Target, statements: Statements, ends_at: float) -> Exchange[None]:
+    _check_server(session)
+    found = yield from _found(session, statements, ends_at)
+    if found is None or int(found[0] or 0) < SCHEMA_VERSION:
+        try:
+            yield from session.exchange(statements.set_up, (), _left(ends_at))
+        except Forbidden as error:
+            made = "; ".join((f"CREATE SCHEMA {target.schema}", *tables(target.schema)))
+            sql = made if found is None else statements.set_up.decode()
+            raise StoreRefused(f"{error}. To be run by an administrator: {sql}") from error
+        found = yield from _found(session, statements, ends_at)
+    if found is None:
+        raise StoreRefused(f"the tables of the locks in {session.place} are removed as soon as they are made")
+    session.learn(found[5])
+    if float(found[4] or 0) > SWEEP_EVERY:
+        with suppress(StoreError):
+            yield from session.exchange(statements.sweep, (), _left(ends_at))
+
+
+def _check_server(session: Session) -> None:
+    if session.version < OLDEST:
         raise StoreRefused(
-            f"{connection.place} is PostgreSQL {connection.said('server_version')}: too old; "
-            "lockstead needs 10 or later"
+            f"{session.place} is PostgreSQL {session.parameter('server_version')}: too old; lockstead needs 10 or later"
         )
-    encoding = connection.said("server_encoding")
+    encoding = session.parameter("server_encoding")
     if encoding != "UTF8":
         raise StoreRefused(
-            f"the database {connection.place} keeps text as {encoding}; make one for the locks: "
+            f"the database {session.place} keeps text as {encoding}; make one for the locks: "
             "CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0"
         )
 
 
-def _found(connection: Connection, statements: Statements, ends_at: float) -> Row | None:
+def _found(session: Session, statements: Statements, ends_at: float) -> Exchange[Row | None]:
+    """Return the row of the statement `check`; None if there are no tables. Raises StoreError if they are unusable."""
     try:
-        rows = connection.ask(statements.check, (), _left(ends_at))
+        rows = yield from session.exchange(statements.check, (), _left(ends_at))
     except Missing:
         return None
     if not rows:
         return None
     version, least, in_recovery, product = rows[0][:4]
     if not str(product).startswith("PostgreSQL"):
-        raise StoreRefused(f"{connection.place} is not PostgreSQL but {str(product)[:40]!r}: unsupported")
+        raise StoreRefused(f"{session.place} is not PostgreSQL but {str(product)[:40]!r}: unsupported")
     if rows[0][6] != "0":
         raise StoreRefused(
-            f"the lock tables in {connection.place} have triggers or rules that were added; they would run with your "
+            f"the lock tables in {session.place} have triggers or rules that were added; they would run with your "
             "rights; drop them, or use another ?schema="
         )
     if in_recovery == "t":
-        raise StoreUnavailable(f"{connection.place} {STANDBY}")
+        raise StoreUnavailable(f"{session.place} {STANDBY}")
     if int(least or 0) > SCHEMA_VERSION:
         raise StoreRefused(
-            f"the tables of the locks in {connection.place} are of version {version}, newer than this one reads "
+            f"the tables of the locks in {session.place} are of version {version}, newer than this one reads "
             f"({SCHEMA_VERSION}); upgrade lockstead"
         )
     return rows[0]
-
-
-def _set_up(connection: Connection, target: Target, statements: Statements, ends_at: float, *, is_older: bool) -> None:
-    try:
-        connection.ask(statements.set_up, (), _left(ends_at))
-    except Forbidden as error:
-        made = "; ".join((f"CREATE SCHEMA {target.schema}", *tables(target.schema)))
-        sql = statements.set_up.decode() if is_older else made
-        raise StoreRefused(f"{error}. To be run by an administrator: {sql}") from error
 
 
 def _left(ends_at: float) -> float:

@@ -1,8 +1,8 @@
-"""How records are kept in one table of a PostgreSQL database: what a command changes, one statement changes.
+"""Records in one table of a PostgreSQL database; each command changes it by one statement.
 
 Time is the server's `clock_timestamp()`, read by the statement itself; `updated` never goes back. A row outlives its
-record, so that its counter, incarnation and fencing token in one, goes on. Must not know what the fields of a record
-mean.
+record, so its counter, which is both incarnation and fencing token, continues. Must not know what the fields of a
+record mean.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from lockstead.stores.kept import senseless
 from lockstead.stores.loops import PerLoop
 from lockstead.stores.pool import Pool
 from lockstead.stores.port import StoreBase
+from lockstead.stores.postgres import aio_connection, connection
 from lockstead.stores.postgres.aio_connection import AsyncConnection
-from lockstead.stores.postgres.aio_opening import opened as opened_awaiting
 from lockstead.stores.postgres.connection import Connection
 from lockstead.stores.postgres.doctor import BEHIND, examination
 from lockstead.stores.postgres.encoding import changed, encoded, named, shown
 from lockstead.stores.postgres.libpq import Row
-from lockstead.stores.postgres.opening import CONNECTIONS_MAX, SERVES, opened
+from lockstead.stores.postgres.opening import AGE_MAX, CONNECTIONS_MAX, opened
 from lockstead.stores.postgres.operations import Operations
 from lockstead.stores.postgres.statements import bucket, statements
 from lockstead.stores.postgres.url import Target
@@ -66,7 +66,7 @@ class PostgresStore(StoreBase):
         self._target = target
         self.url = target.url
         self._statements = statements(target.schema)
-        self._pool = Pool(target.url, self._open, CONNECTIONS_MAX, age_max=SERVES)
+        self._pool = Pool(target.url, self._open, CONNECTIONS_MAX, age_max=AGE_MAX)
         self._listener = Listener(target, self._statements, self._ask_within)
         self._operations = Operations(target.url, self._statements, self._asks)
         self._pools = self._looped()
@@ -86,17 +86,17 @@ class PostgresStore(StoreBase):
             raise senseless(self.url, error) from error
 
     def _ask(self, statement: bytes, parameters: Sequence[str | None], ends_at: float) -> list[Row]:
-        connection = self._pool.take(self.url, ends_at)
+        taken = self._pool.take(self.url, ends_at)
         try:
-            return connection.ask(statement, parameters, max(0.001, ends_at - time.monotonic()))
+            return taken.ask(statement, parameters, max(0.001, ends_at - time.monotonic()))
         finally:
-            self._pool.give_back(self.url, connection)
+            self._pool.give_back(self.url, taken)
 
     def _ask_within(self, statement: bytes, parameters: tuple[str, ...], limit: float) -> list[Row]:
         return self._ask(statement, parameters, time.monotonic() + limit)
 
     def _open(self, _url: str, ends_at: float) -> Connection:
-        return opened(self._target, self._statements, ends_at)
+        return connection.run(opened(Connection, self._target, self._statements, ends_at))
 
     # --- awaiting ------------------------------------------------------------------------------------------------
 
@@ -122,18 +122,18 @@ class PostgresStore(StoreBase):
         parameters: Sequence[str | None],
         ends_at: float,
     ) -> list[Row]:
-        connection = await pool.take(self.url, ends_at)
+        taken = await pool.take(self.url, ends_at)
         try:
-            return await connection.ask(statement, parameters, max(0.001, ends_at - time.monotonic()))
+            return await taken.ask(statement, parameters, max(0.001, ends_at - time.monotonic()))
         finally:
-            await pool.give_back(self.url, connection)
+            await pool.give_back(self.url, taken)
 
     async def _open_awaiting(self, _url: str, ends_at: float) -> AsyncConnection:
-        return await opened_awaiting(self._target, self._statements, ends_at)
+        return await aio_connection.run(opened(AsyncConnection, self._target, self._statements, ends_at))
 
     def _looped(self) -> PerLoop[AsyncPool[str, AsyncConnection]]:
         def pool() -> AsyncPool[str, AsyncConnection]:
-            return AsyncPool(self.url, self._open_awaiting, CONNECTIONS_MAX, age_max=SERVES)
+            return AsyncPool(self.url, self._open_awaiting, CONNECTIONS_MAX, age_max=AGE_MAX)
 
         return PerLoop(pool, AsyncPool.aclose)
 
@@ -218,19 +218,13 @@ class PostgresStore(StoreBase):
 
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
         """Look at the server's durability, its standbys, what stands between, and the role's rights."""
-        connection = self._pool.take(self.url, time.monotonic() + limit)
+        taken = self._pool.take(self.url, time.monotonic() + limit)
         try:
-            verified = self._target.is_verified
-            yield transport(
-                [connection.host],
-                tls=connection.is_encrypted,
-                is_verified=verified,
-                has_password=False,
-                way="sslmode=verify-full",
-            )
-            yield from examination(connection, self._target.schema, limit)
+            is_verified, way = self._target.is_verified, "sslmode=verify-full"
+            yield transport([taken.host], tls=taken.is_encrypted, is_verified=is_verified, has_password=False, way=way)
+            yield from examination(taken, self._target.schema, limit)
         finally:
-            self._pool.give_back(self.url, connection)
+            self._pool.give_back(self.url, taken)
 
     # --- life ----------------------------------------------------------------------------------------------------
 

@@ -17,9 +17,10 @@ from contextlib import suppress
 from typing import Final, TypeAlias
 
 from lockstead.errors import StoreError
-from lockstead.stores.postgres.connection import Connection, connect
+from lockstead.stores.postgres.connection import Connection, run
 from lockstead.stores.postgres.encoding import encoded, named
 from lockstead.stores.postgres.libpq import Row
+from lockstead.stores.postgres.session import connect
 from lockstead.stores.postgres.statements import EVERYBODY, Statements, bucket, lock_class
 from lockstead.stores.postgres.url import Target
 from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
@@ -153,7 +154,8 @@ class Listener:
     def _listen(self, wake_reader: int) -> None:
         """Listen until nobody has subscribed for long. Raises StoreError when the connection is lost."""
         target = self._target
-        connection = connect(_conninfo(target), target.url, ANSWERS_WITHIN, may_be_clear=target.may_be_clear)
+        way = _conninfo(target)
+        connection = run(connect(Connection, way, target.url, ANSWERS_WITHIN, may_be_clear=target.may_be_clear))
         try:
             (row,) = connection.ask(b"SELECT pg_catalog.pg_backend_pid()", (), ANSWERS_WITHIN)
             self._me = str(row[0])
