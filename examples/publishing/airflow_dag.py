@@ -1,13 +1,13 @@
-"""The publishing pipeline as DAGs: two of them publish to the same repositories, each repository under its own lock.
+"""The publishing pipeline as two DAGs that publish to the same repositories, each repository under its own lock.
 
     stage_apt >> apt [ lock_acquire >> fence >> build >> commit >> prune >> lock_release ]
     stage_yum >> yum [ the same ]
 
-Packages are staged outside the lock. Under it four tasks share one lease, on whatever workers; its sequencer reaches
-the pointer, which refuses who is too late. Each of the four may be repeated whole, so each has retries. What the tasks
-do is in `steps.py`; this file decides what hangs on what.
+Packages are staged outside the lock. Four tasks share one lease, on any workers; its sequencer is written to the
+pointer, which rejects stale holders. Each of the four may be repeated, so each has retries. What the tasks do is in
+`steps.py`; this file has only the dependencies.
 
-Variables: publishing_repo (`gs://bucket/prefix`), publishing_secret_key (OpenPGP, ASCII armor). Settings of the
+Variables: publishing_repo (`gs://bucket/prefix`), publishing_secret_key (OpenPGP, ASCII armor). Environment of the
 processes: PUBLISHING_TTL (seconds, or "5m"), PUBLISHING_KEEPER ("no" for a ttl below 90 s), PUBLISHING_LOCKS (the URL
 of a store without a password, if the locks are not to be in the bucket).
 
@@ -44,14 +44,14 @@ PARAMS = {
     "pace": Param(
         {},
         type="object",
-        description='Seconds that a first try waits before a phase, for watching: {"apt/metadata": 5}',
+        description='Seconds that a first try pauses before a phase, for watching: {"apt/metadata": 5}',
     ),
 }
 
 
 @task.short_circuit
 def stage(kind: str, **context: Any) -> list[str]:
-    """Upload the packages; without any, the lock is not even asked for."""
+    """Upload the packages; if there are none, the lock is not requested."""
     with _steps(kind, context) as steps:
         return steps.stage()
 
@@ -81,7 +81,7 @@ def prune(kind: str, built: Any, **context: Any) -> Any:
 
 
 def publishing(dag_id: str) -> DAG:
-    """Make a DAG that publishes the packages it is given."""
+    """Create a DAG that publishes the packages it is given."""
     with DAG(
         dag_id,
         schedule=None,
@@ -109,13 +109,13 @@ def publishing(dag_id: str) -> DAG:
 
 
 def _lease() -> lockstead.Lease:
-    """Return the lease that this body runs under."""
+    """Return the lease of this task."""
     return lockstead.current_lease()
 
 
 @contextmanager
 def _steps(kind: str, context: Any) -> Iterator[Steps]:
-    """Return the steps of this run; what would fail again just so is not tried again."""
+    """Return the steps of this run; errors that a repetition cannot mend are not retried."""
     from pathlib import Path
 
     from examples.publishing.errors import BadSignature, Refused, Superseded

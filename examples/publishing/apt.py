@@ -1,4 +1,4 @@
-"""APT: package files and indexes, with by-hash and both kinds of signature. Does no I/O but reading package files.
+"""APT: package files and indexes, with by-hash and both kinds of signature. Its only I/O is reading package files.
 
 dists/stable/InRelease                               signed; names and hashes all indexes
 dists/stable/Release, Release.gpg                    the same for old clients
@@ -30,14 +30,14 @@ COMPONENT = "main"
 
 
 class Apt:
-    """The repository format of Debian and its children: one suite, `stable`, with one component, `main`."""
+    """The repository format of Debian and its derivatives: one suite, `stable`, with one component, `main`."""
 
     name = "apt"
     suffix = ".deb"
     revalidated = f"{SUITE}InRelease"
 
     def inspect(self, path: Path) -> Package:
-        """Read a .deb; Refused if it is none, or has a name that cannot stand in a URL."""
+        """Parse a .deb; Refused if it is not one, or has a name that cannot be part of a URL."""
         content = path.read_bytes()
         try:
             control = DebFile(fileobj=io.BytesIO(content)).debcontrol()
@@ -54,7 +54,7 @@ class Apt:
         return Package(name, version, arch, place, len(content), sha256, control.dump())
 
     def read_index(self, read: Callable[[str], bytes], verifier: Verifier) -> Index:
-        """Read a version's index by what `InRelease` says; BadSignature, Refused."""
+        """Parse a version's index, starting from `InRelease`; BadSignature, Refused."""
         release = Release(verifier.cleartext(read(f"{SUITE}InRelease"), "InRelease"))
         hashes = {entry["name"]: entry["sha256"] for entry in release["SHA256"]}
         packages: dict[object, Package] = {}
@@ -69,7 +69,7 @@ class Apt:
         return Index(tuple(packages.values()), parsedate_to_datetime(release["Date"]))
 
     def write_index(self, packages: Iterable[Package], signer: Signer, at: datetime) -> Mapping[str, bytes]:
-        """Write and sign the indexes of all architectures there are; those without one (`all`) stand in each."""
+        """Create and sign the indexes of all architectures in use; packages without one (`all`) are in each."""
         ordered = sorted(packages, key=lambda package: package.identity)
         archs = sorted({package.arch for package in ordered} - {"all"} or {"amd64"})
         written: dict[str, bytes] = {}

@@ -1,4 +1,4 @@
-"""The bucket as the pipeline sees it: eight verbs, each exactly one request.
+"""Access to a bucket: eight operations, each exactly one request.
 
 Decides nothing but what a repeated request means (`Patient`). Must not know what is published. No verb
 repeats itself: who asks knows whether asking twice is harmless.
@@ -39,9 +39,9 @@ class Stat:
 
 
 class Bucket(Protocol):
-    """Where a repository lives. Every verb may raise OutcomeUnknown; names are whole object names.
+    """A bucket that holds a repository. Every operation may raise OutcomeUnknown; names are whole object names.
 
-    Does not promise that a request whose outcome is unknown will not be carried out later.
+    Not promised: that a request with an unknown outcome is not carried out later.
     """
 
     def create(self, name: str, content: bytes, *, cache_control: str = IMMUTABLE, **metadata: str) -> Stat:
@@ -51,34 +51,35 @@ class Bucket(Protocol):
     def replace(
         self, name: str, content: bytes, *, generation: int, cache_control: str = NEVER_CACHED, **metadata: str
     ) -> Stat:
-        """Compare and swap: write an object if it has this generation (0: absent); else PreconditionFailed."""
+        """Compare and swap: write an object if it has this generation (0: it does not exist); else raise
+        PreconditionFailed."""
         ...
 
     def copy(self, source: Stat, target: str) -> Stat:
-        """Copy inside the bucket, that very generation, onto a name that does not exist.
+        """Copy this generation inside the bucket to a name that does not exist.
 
         PreconditionFailed if the target exists or the source has changed; NotFound if the source is gone.
         """
         ...
 
     def stat(self, name: str) -> Stat:
-        """Look at an object; NotFound."""
+        """Return an object's metadata; NotFound."""
         ...
 
     def read(self, name: str, *, generation: int | None = None) -> bytes:
-        """Return the content; NotFound, also if it no longer has that generation."""
+        """Return the content; NotFound if the object is gone or no longer has this generation."""
         ...
 
     def list(self, prefix: str) -> Iterator[Stat]:
-        """Return all objects whose names begin so, in order of their names."""
+        """Return all objects whose names have this prefix, sorted by name."""
         ...
 
     def folders(self, prefix: str) -> Iterator[str]:
-        """Return what follows prefix up to the next slash, once each."""
+        """Return the parts of names between the prefix and the next slash, each once."""
         ...
 
     def delete(self, name: str, *, generation: int) -> None:
-        """Remove that generation of an object; PreconditionFailed or NotFound if it is another or gone."""
+        """Delete this generation of an object; PreconditionFailed if it has another one, NotFound if it is gone."""
         ...
 
 
@@ -89,11 +90,12 @@ def crc32c(content: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Patient:
-    """Asks a bucket again where that is harmless, for about `patience` seconds; check is called before each repetition.
+    """A bucket whose idempotent requests are repeated for about `patience` seconds; `check` is called before each
+    repetition.
 
-    Harmless is: reading; creating (if the name turns out taken, then by these very bytes, or it is a
-    PreconditionFailed); copying likewise; deleting. `replace` is not among them: whether a swap went through is judged
-    by who knows what it meant.
+    Idempotent are: reading; creating (if the name is taken, the content must be the same, else PreconditionFailed);
+    copying likewise; deleting. `replace` is not repeated: only its caller can tell whether a swap with an unknown
+    outcome took effect.
     """
 
     bucket: Bucket
@@ -102,7 +104,7 @@ class Patient:
     pause: Callable[[float], None] = time.sleep
 
     def create(self, name: str, content: bytes, *, cache_control: str = IMMUTABLE, **metadata: str) -> Stat:
-        """Create once, or find that an earlier attempt has."""
+        """Create an object, or find that an earlier attempt has created it."""
 
         def attempt() -> Stat:
             return self.bucket.create(name, content, cache_control=cache_control, **metadata)
@@ -110,7 +112,7 @@ class Patient:
         return self._again(lambda: self._unless_there(attempt, name, len(content), crc32c(content)))
 
     def copy(self, source: Stat, target: str) -> Stat:
-        """Copy once, or find that an earlier attempt has."""
+        """Copy an object, or find that an earlier attempt has copied it."""
 
         def attempt() -> Stat:
             return self.bucket.copy(source, target)
@@ -120,11 +122,11 @@ class Patient:
     def replace(
         self, name: str, content: bytes, *, generation: int, cache_control: str = NEVER_CACHED, **metadata: str
     ) -> Stat:
-        """One request, as it is."""
+        """Send one request; it is not repeated."""
         return self.bucket.replace(name, content, generation=generation, cache_control=cache_control, **metadata)
 
     def stat(self, name: str) -> Stat:
-        """Look at an object."""
+        """Return an object's metadata."""
         return self._again(lambda: self.bucket.stat(name))
 
     def read(self, name: str, *, generation: int | None = None) -> bytes:
@@ -132,15 +134,15 @@ class Patient:
         return self._again(lambda: self.bucket.read(name, generation=generation))
 
     def list(self, prefix: str) -> Iterator[Stat]:
-        """Return all objects whose names begin so."""
+        """Return all objects whose names have this prefix."""
         return iter(self._again(lambda: tuple(self.bucket.list(prefix))))
 
     def folders(self, prefix: str) -> Iterator[str]:
-        """Return the folders below."""
+        """Return the folders below a prefix."""
         return iter(self._again(lambda: tuple(self.bucket.folders(prefix))))
 
     def delete(self, name: str, *, generation: int) -> None:
-        """Delete once; that generation being gone already is as good."""
+        """Delete this generation; succeeds if it is gone already."""
         try:
             self._again(lambda: self.bucket.delete(name, generation=generation))
         except (NotFound, PreconditionFailed):

@@ -1,6 +1,6 @@
-"""Builds small real packages, .deb and .rpm, with nfpm: what the demo and the tests publish.
+"""Build small real packages, .deb and .rpm, with nfpm, for the demo and the tests.
 
-The same arguments give the same .deb, byte for byte. A signed .rpm carries the time of its signature, so build it once
+The same arguments give the same .deb, byte for byte. A signed .rpm contains the time of its signature, so build it once
 and publish that file.
 """
 
@@ -21,9 +21,9 @@ ARCHS = {"amd64": "x86_64", "arm64": "aarch64", "all": "noarch"}
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a package is to be called and to contain: one text file, `/usr/share/<name>/<version>`.
+    """A package to build, with one text file, `/usr/share/<name>/<version>`.
 
-    arch is Debian's word (`amd64`, `all`).
+    arch is Debian's name (`amd64`, `all`).
     """
 
     name: str
@@ -33,9 +33,9 @@ class Recipe:
 
 
 def build(recipe: Recipe, kind: str, folder: Path, signing_key: Path | None = None) -> Path:
-    """Build a package of a kind (`deb`, `rpm`) and give its path; signing_key is a secret key's file, for .rpm.
+    """Build a package of a kind (`deb`, `rpm`) and return its path; signing_key is a secret key's file, for .rpm.
 
-    Raises CalledProcessError if nfpm refuses, FileNotFoundError if there is no nfpm.
+    Raises CalledProcessError if nfpm fails, FileNotFoundError if nfpm is not installed.
     """
     work = folder / f".{recipe.name}-{recipe.version}-{recipe.arch}-{kind}"
     work.mkdir(parents=True)

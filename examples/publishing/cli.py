@@ -1,4 +1,4 @@
-"""The command line: publish, roll back, judge and serve repositories of one's own, and the demo."""
+"""The command line: publish, roll back, audit and serve repositories, and run the demo."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from examples.publishing.steps import Steps
 
 
 class PlaceType(click.ParamType[Place]):
-    """`gs://bucket/prefix` as an argument."""
+    """An argument of the form `gs://bucket/prefix`."""
 
     name = "gs://bucket/prefix"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Place:
-        """Read it, or say what is wrong with it."""
+        """Parse it, or report what is wrong with it."""
         try:
             return value if isinstance(value, Place) else Place.parse(str(value))
         except ValueError as error:
@@ -38,14 +38,14 @@ class PlaceType(click.ParamType[Place]):
 
 REPO = click.option("--repo", "place", type=PlaceType(), required=True, help="Where the repositories are.")
 LOCK = click.option("--lock", "lock_url", help="URL of the lock store, without a key (default: <repo>/locks).")
-TTL = click.option("--ttl", default=300.0, show_default=True, help="Seconds for which the lock lives unrenewed.")
-WAIT = click.option("--timeout", type=float, help="Seconds to wait for the lock (default: forever).")
+TTL = click.option("--ttl", default=300.0, show_default=True, help="Seconds after which an unrenewed lock expires.")
+WAIT = click.option(
+    "--timeout", type=float, help="Maximum time to wait for the lock, in seconds (default: wait forever)."
+)
 PACE = click.option(
     "--pace", default=0.0, envvar="PUBLISHING_PACE", help="Seconds to wait before every phase, for watching."
 )
-JSON = click.option(
-    "--json", "as_json", is_flag=True, envvar="PUBLISHING_JSON", help="Say what happens as lines of JSON."
-)
+JSON = click.option("--json", "as_json", is_flag=True, envvar="PUBLISHING_JSON", help="Print events as lines of JSON.")
 KEY = click.option(
     "--key",
     "key_file",
@@ -67,13 +67,15 @@ def main() -> None:
 @KEY
 @TTL
 @WAIT
-@click.option("--keep", default=5, show_default=True, help="Versions before the current one to keep for slow readers.")
+@click.option(
+    "--keep", default=5, show_default=True, help="Number of versions before the current one to keep for slow readers."
+)
 @click.option("--overwrite", is_flag=True, help="Replace packages of the same name and version.")
-@click.option("--owner", help="Who publishes, as shown to those who wait (default: host and process).")
+@click.option("--owner", help="Owner name shown to waiters (default: host and process).")
 @click.option(
     "--attached",
     is_flag=True,
-    help="Publish below `lockstead run`, to the repository whose lock that holds (needs LOCKSTEAD_TICKET).",
+    help="Publish under the lock that `lockstead run` holds (needs LOCKSTEAD_TICKET).",
 )
 @click.option("--ticket", envvar="LOCKSTEAD_TICKET", hidden=True)
 @PACE
@@ -93,7 +95,7 @@ def publish(
     pace: float,
     as_json: bool,
 ) -> None:
-    """Publish .deb and .rpm FILES: the ones to <repo>/apt, the others to <repo>/yum."""
+    """Publish FILES: .deb files to <repo>/apt, .rpm files to <repo>/yum."""
     lock = LockSettings(lock_url or _locks(place), ttl=ttl, timeout=timeout, owner=owner)
     if attached:
         kind = _kind_of(ticket)
@@ -110,7 +112,7 @@ def publish(
 @KEY
 @JSON
 def stage_command(kind: str, files: tuple[Path, ...], place: Place, key_file: Path, as_json: bool) -> None:
-    """Upload those of FILES that belong to a repository, without any lock; `publish` then finds them there."""
+    """Upload those of FILES that belong to a repository, without a lock; `publish` then finds them there."""
     job = Job("publish", place, key_file.read_text(), files, lock=None)
     with _refusing():
         Steps(job, kind, _reporting(as_json=as_json)).stage()
@@ -127,7 +129,7 @@ def stage_command(kind: str, files: tuple[Path, ...], place: Place, key_file: Pa
 def rollback(
     kind: str, version: int, place: Place, lock_url: str | None, key_file: Path, ttl: float, timeout: float | None
 ) -> None:
-    """Publish the content of an old VERSION again, as a new one (readers ignore a pointer that goes back)."""
+    """Publish the content of an old VERSION again, as a new version (readers ignore a pointer that goes back)."""
     lock = LockSettings(lock_url or _locks(place), ttl=ttl, timeout=timeout, owner="rollback")
     _carry_out(Job("rollback", place, key_file.read_text(), (), lock, restore={kind: version}))
 
@@ -136,7 +138,7 @@ def rollback(
 @REPO
 @click.option("--public-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=True)
 def audit(place: Place, public_key: Path) -> None:
-    """Read every byte that readers can see and say whether it is whole and signed."""
+    """Read everything that readers can see and report whether it is complete and signed."""
     from examples.publishing.oracle import judge
 
     bucket = GcsBucket(place.bucket)
@@ -150,9 +152,9 @@ def audit(place: Place, public_key: Path) -> None:
 @main.command()
 @REPO
 @click.option("--port", default=8080, show_default=True)
-@click.option("--public", is_flag=True, help="Redirect to the bucket itself: its objects can be read by everybody.")
+@click.option("--public", is_flag=True, help="Redirect to the bucket itself; its objects must be public.")
 def serve(place: Place, port: int, public: bool) -> None:
-    """Send readers on this machine to the current versions."""
+    """Redirect readers on this machine to the current versions."""
     bucket = GcsBucket(place.bucket)
     layouts: Mapping[str, Layout] = {kind: Layout(f"{place.prefix}{kind}/") for kind in FORMATS}
     with Front(bucket, layouts, objects_url=bucket.public_url if public else None, port=port) as front:
@@ -169,22 +171,29 @@ def generate_key_command(user_id: str) -> None:
 
 
 @main.command()
-@click.option("--repo", "place", type=PlaceType(), help="A bucket to play in (default: a server of its own).")
+@click.option("--repo", "place", type=PlaceType(), help="A bucket for the demo (default: a local test server).")
 @LOCK
 @click.option("--pace", default=0.0, help="Seconds to wait before every phase, for watching.")
 @click.option(
     "--ttl",
     type=float,
-    help="Seconds for which the locks live unrenewed (default: 20, on a real bucket 30; of the engine 3).",
-)
-@click.option("--seed", default=0, show_default=True, help="Draws who is killed and who is paused, where and when.")
-@click.option(
-    "--only", type=click.Choice(["engine"]), help="Play four acts of the engine alone, in a quarter of a minute."
+    help="Seconds after which an unrenewed lock expires (default: 20, on a real bucket 30; with --only 3).",
 )
 @click.option(
-    "--record", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write what is shown here."
+    "--seed",
+    default=0,
+    show_default=True,
+    help="Chooses which publisher is killed and which is paused, where and when.",
 )
-@click.option("--diagram", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Draw the course here.")
+@click.option(
+    "--only", type=click.Choice(["engine"]), help="Play four acts without an orchestrator, in a quarter of a minute."
+)
+@click.option(
+    "--record", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write the output to this file."
+)
+@click.option(
+    "--diagram", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Draw the timeline to this file."
+)
 def demo(
     place: Place | None,
     lock_url: str | None,
@@ -204,7 +213,7 @@ def demo(
     console = Console()
     try:
         if only is not None:
-            # A real bucket takes one change a second of an object: too few for a lock that lives three.
+            # A real bucket accepts one change a second of an object: too few for a ttl of three seconds.
             is_good = show(place, lock_url, ttl=ttl or (3.0 if place is None else 30.0), pace=pace, console=console)
         else:
             ttl = ttl or (20.0 if place is None else 30.0)
@@ -217,9 +226,9 @@ def demo(
 
 
 @main.command("demo-airflow")
-@click.option("--repo", "place", type=PlaceType(), help="A bucket to play in (default: a server of its own).")
+@click.option("--repo", "place", type=PlaceType(), help="A bucket for the demo (default: a local test server).")
 @click.option("--pace", default=0.0, help="Seconds to wait before every phase, for watching.")
-@click.option("--ttl", default=300.0, show_default=True, help="Seconds for which the locks live unrenewed.")
+@click.option("--ttl", default=300.0, show_default=True, help="Seconds after which an unrenewed lock expires.")
 def demo_airflow(place: Place | None, pace: float, ttl: float) -> None:
     """Publish from two DAGs of a real Airflow, one of which loses a worker (`make demo-airflow` installs it)."""
     from examples.publishing.demo.show import show_on_airflow
@@ -230,16 +239,16 @@ def demo_airflow(place: Place | None, pace: float, ttl: float) -> None:
 
 
 @main.command("demo-prefect")
-@click.option("--repo", "place", type=PlaceType(), help="A bucket to play in (default: a server of its own).")
+@click.option("--repo", "place", type=PlaceType(), help="A bucket for the demo (default: a local test server).")
 @click.option("--pace", default=0.0, help="Seconds to wait before every phase, for watching.")
 @click.option(
-    "--ttl", type=float, help="Seconds for which the locks live unrenewed (default: 10, on a real bucket 30)."
+    "--ttl", type=float, help="Seconds after which an unrenewed lock expires (default: 10, on a real bucket 30)."
 )
 def demo_prefect(place: Place | None, pace: float, ttl: float | None) -> None:
     """Publish from two flows of a real Prefect, one of which is killed (`make demo-prefect` installs it)."""
     from examples.publishing.demo.show import show_on_prefect
 
-    # Nobody but the ttl says that a killed flow run is gone, so the next one waits that long.
+    # A killed flow run is only known to be gone when its ttl ends, so the next one waits that long.
     ttl = ttl or (10.0 if place is None else 30.0)
     with _absences():
         is_good = show_on_prefect(place, ttl=ttl, pace=pace, console=Console())
@@ -247,9 +256,9 @@ def demo_prefect(place: Place | None, pace: float, ttl: float | None) -> None:
 
 
 @main.command("demo-dagster")
-@click.option("--repo", "place", type=PlaceType(), help="A bucket to play in (default: a server of its own).")
+@click.option("--repo", "place", type=PlaceType(), help="A bucket for the demo (default: a local test server).")
 @click.option("--pace", default=0.0, help="Seconds to wait before every phase, for watching.")
-@click.option("--ttl", default=300.0, show_default=True, help="Seconds for which the locks live unrenewed.")
+@click.option("--ttl", default=300.0, show_default=True, help="Seconds after which an unrenewed lock expires.")
 def demo_dagster(place: Place | None, pace: float, ttl: float) -> None:
     """Publish from two jobs of a real Dagster, one of which loses its worker (`make demo-dagster` installs it)."""
     from examples.publishing.demo.show import show_on_dagster
@@ -261,7 +270,7 @@ def demo_dagster(place: Place | None, pace: float, ttl: float) -> None:
 
 @main.command(hidden=True)
 def worker() -> None:
-    """Publish what the job on standard input says; one process of the demo."""
+    """Run the job on standard input; one process of the demo."""
     from examples.publishing.demo.workers import work
 
     work()
@@ -269,7 +278,7 @@ def worker() -> None:
 
 @contextmanager
 def _absences() -> Iterator[None]:
-    """Say in one line what this machine has not."""
+    """Report in one line what is not installed on this machine."""
     import pytest
 
     from examples.publishing.demo.environments import Absent
@@ -277,7 +286,7 @@ def _absences() -> Iterator[None]:
     try:
         yield
     except (Absent, pytest.skip.Exception, pytest.fail.Exception) as error:
-        # The servers are those of the tests, and what a machine has not is a skip to them.
+        # The demo uses the servers of the tests, which skip what is not installed.
         raise click.ClickException(str(error)) from None
 
 
@@ -286,20 +295,20 @@ def _locks(place: Place) -> str:
 
 
 def _kind_of(ticket: str | None) -> str:
-    """Return the repository whose lock a ticket is of."""
+    """Return the repository whose lock a ticket is for."""
     if ticket is None:
-        raise click.UsageError("--attached is for a command that `lockstead run` runs: LOCKSTEAD_TICKET is not set")
+        raise click.UsageError("LOCKSTEAD_TICKET is not set; --attached is for a command of `lockstead run`")
     try:
         kind = lockstead.LeaseTicket.parse(ticket).key
     except ValueError as error:
         raise click.UsageError(f"LOCKSTEAD_TICKET: {error}") from None
     if kind not in FORMATS:
-        raise click.UsageError(f"`lockstead run` holds the lock {kind!r}, which is none of {', '.join(FORMATS)}")
+        raise click.UsageError(f"`lockstead run` holds the lock {kind!r}, which is not one of {', '.join(FORMATS)}")
     return kind
 
 
 def _reporting(*, as_json: bool) -> Report:
-    """Return what says events on standard output, for programs or for people."""
+    """Return a callback that prints events on standard output, for programs or for people."""
 
     def report(event: Event) -> None:
         said = {
@@ -316,7 +325,7 @@ def _reporting(*, as_json: bool) -> Report:
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """Say in one line what the pipeline refuses."""
+    """Report in one line why the pipeline refused."""
     try:
         yield
     except (PublishingError, lockstead.LocksteadError) as error:

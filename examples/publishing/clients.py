@@ -1,4 +1,4 @@
-"""The real clients, each in a root of its own below a folder: apt-get, dnf, rpm. Their traps are closed here.
+"""The real clients apt-get, dnf and rpm, each with its own root below a folder. What to know about them:
 
 * `dnf makecache` succeeds on a bad signature unless `skip_if_unavailable=0`.
 * `rpm -K` succeeds on an unsigned package unless `_pkgverify_level` is `all`.
@@ -21,24 +21,24 @@ AS_ROOT = ["unshare", "--map-root-user"]
 
 
 class ClientFailed(Exception):  # noqa: N818 # says what happened
-    """A client refused what it was given; the message is the end of what it said."""
+    """A client rejected what it was given; the message is the end of its output."""
 
 
 def missing(kind: str) -> tuple[str, ...]:
-    """Return what is not here, of what the client of a repository kind needs."""
+    """Return the missing programs that the client of a repository kind needs."""
     absent = tuple(program for program in PROGRAMS[kind] if shutil.which(program) is None)
     return absent if _can_be_root() else (*absent, "user namespaces")
 
 
 @dataclass(frozen=True, slots=True)
 class AptGet:
-    """An apt-get with a root of its own, that knows one repository and trusts one key."""
+    """An apt-get with its own root, one repository and one trusted key."""
 
     root: Path
 
     @classmethod
     def prepare(cls, root: Path, url: str, public_key: str) -> AptGet:
-        """Set one up in a new folder; url is that of the repository."""
+        """Create one in a new folder; `url` is the URL of the repository."""
         for folder in ("etc/apt/apt.conf.d", "etc/apt/preferences.d", "var/lib/dpkg/updates", "var/lib/dpkg/info"):
             (root / folder).mkdir(parents=True)
         for folder in ("var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "var/log/apt"):
@@ -60,26 +60,26 @@ class AptGet:
         return cls(root)
 
     def update(self) -> None:
-        """Fetch the index; apt's own warnings (an index that could not be fetched, an old one used) are failures."""
+        """Fetch the index; apt's warnings (an index that could not be fetched, an old one used) count as failures."""
         said = self._run("update", "-o", "APT::Update::Error-Mode=any")
         if any(line.startswith(("W:", "E:", "Err:", "Ign:")) for line in said.splitlines()):
             raise ClientFailed(said[-2000:])
 
     def install(self, *packages: str) -> None:
-        """Fetch and unpack packages; ClientFailed if one of them is not there afterwards."""
+        """Fetch and unpack packages; ClientFailed if one of them is missing afterwards."""
         self._run("install", "-y", *packages)
         gone = set(packages) - set(self.installed())
         if gone:
             raise ClientFailed(f"apt-get says it has installed {', '.join(sorted(gone))}, dpkg does not")
 
     def available(self) -> dict[str, str]:
-        """Return the versions apt would install, by name."""
+        """Return the versions that apt would install, by name."""
         said = self._run("apt-cache", "dumpavail", program="")
         stanzas = [dict(line.split(": ", 1) for line in one.splitlines() if ": " in line) for one in said.split("\n\n")]
         return {one["Package"]: one["Version"] for one in stanzas if "Package" in one}
 
     def installed(self) -> tuple[str, ...]:
-        """Return the names of what is installed in the root."""
+        """Return the names of the packages installed in the root."""
         status = (self.root / "var/lib/dpkg/status").read_text()
         stanzas = [one.splitlines() for one in status.split("\n\n")]
         return tuple(
@@ -97,13 +97,13 @@ class AptGet:
 
 @dataclass(frozen=True, slots=True)
 class Dnf:
-    """A dnf with a root and a cache of its own, that knows one repository and trusts one key."""
+    """A dnf with its own root and cache, one repository and one trusted key."""
 
     root: Path
 
     @classmethod
     def prepare(cls, root: Path, url: str, public_key: str) -> Dnf:
-        """Set one up in a new folder; url is that of the repository, below which there is a mirror list."""
+        """Create one in a new folder; `url` is the URL of the repository, below which there is a mirror list."""
         (root / "etc").mkdir(parents=True)
         (root / "etc/key.asc").write_text(public_key)
         (root / "etc/dnf.conf").write_text(
@@ -130,7 +130,7 @@ class Dnf:
         return tuple(self._run("repoquery", "--quiet", "--queryformat=%{name}-%{version}-%{release}").split())
 
     def installed(self) -> tuple[str, ...]:
-        """Return the names of what is installed in the root."""
+        """Return the names of the packages installed in the root."""
         said = _run(["rpm", "--root", str(self.root / "system"), "-qa", "--queryformat", "%{NAME}\n"])
         return tuple(said.split())
 
@@ -157,7 +157,8 @@ class Dnf:
 
 
 def verify_rpm(path: Path, public_key: str, work: Path) -> None:
-    """Verify a package's own signature with the real rpm; work is a new folder. ClientFailed if it is not good."""
+    """Verify a package's own signature with the real rpm; `work` is a new folder. ClientFailed if the signature is not
+    valid."""
     work.mkdir(parents=True)
     (work / "key.asc").write_text(public_key)
     database = ["--dbpath", str((work / "db").resolve())]

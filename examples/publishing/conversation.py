@@ -1,15 +1,15 @@
 """The pipeline under the lock: fence, plan, claim, copy, metadata, seal, commit, prune.
 
-`publishing` is a generator: it asks the lease before every phase and then yields the phase's name, with the work of
-that phase still to be done. So whoever drives it sees where it is, and a test can hold it at the worst of moments:
-the lease was good when it was last asked, and by the time of the next write it may be somebody else's.
+`publishing` is a generator: it checks the lease before every phase and then yields the phase's name, before it does the
+work of that phase. So its caller can see how far it is, and a test can stop it at the worst moment: the lease was valid
+at the last check, and may belong to another holder before the next write.
 
-It has four parts, which may run in four processes under one lease, each as often as it takes: what one hands to the
-next fits on a line.
+It has four parts, which may run in four processes under one lease, each repeatedly: what one passes to the next fits on
+one line.
 
-What it promises holds wherever it is stopped, killed, or continued too late: readers see a whole version or the one
-before it; what was reported as published stays published; a stale run changes nothing readers see. It does not
-promise that a killed run leaves nothing behind: the next one clears that up.
+Its promises hold even if it is stopped, killed, or resumed too late: readers see either a complete version or the
+previous one; what was reported as published stays published; a stale run changes nothing that readers see. Not
+promised: that a killed run leaves nothing behind; the next run removes it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PHASES = ("fence", "plan", "claim", "copy", "metadata", "seal", "commit", "prune
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One publication: where, what, and by which right. restore: on top of the content of that old version."""
+    """One publication. restore: publish the content of this old version again, plus the staged packages."""
 
     bucket: Bucket
     repository: Repository
@@ -53,20 +53,20 @@ class Work:
 
     @property
     def patient(self) -> Patient:
-        """The bucket, asked again only while the lease is good."""
+        """Return the bucket; requests are repeated only while the lease is valid."""
         return Patient(self.bucket, self.lease.check, pause=self.repository.pause)
 
     def begin(self, phase: str) -> str:
-        """Return the phase's name, with the lease asked."""
+        """Check the lease and return the phase's name."""
         self.lease.check()
         return phase
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A version that is whole and that nobody is sent to yet. chain: what it descends from, the nearest first.
+    """A complete version that readers are not sent to yet. chain: its ancestors, the nearest first.
 
-    added: names of packages that were not there before.
+    added: names of packages that its base does not have.
     """
 
     number: int
@@ -76,10 +76,10 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How it went. number: the version readers are sent to, with all that was asked for in it.
+    """The result of a publication. number: the version that readers are sent to; it has all requested packages.
 
-    added: names of packages that were not there before; empty if nothing was to do. pruned: versions removed; None if
-    the lease was lost, or the bucket silent, after the commit: the next run does it.
+    added: names of packages that were not there before; empty if there was nothing to do. pruned: versions removed;
+    None if the lease was lost or the bucket unavailable after the commit, so that the next run prunes.
     """
 
     number: int
@@ -92,7 +92,7 @@ Conversation: TypeAlias = Generator[str, None, Answer]
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The version to build upon, verified; number 0 is the empty repository that was there before the first."""
+    """The verified version to build upon; number 0 is the empty repository before the first version."""
 
     manifest: Manifest
     objects: Mapping[str, Stat]
@@ -100,10 +100,10 @@ class Base:
 
 
 def publishing(work: Work) -> Conversation[Outcome]:
-    """Publish staged packages on top of what there is, phase by phase.
+    """Publish staged packages on top of the current version, phase by phase.
 
-    Raises what `lease.check()` raises, Superseded, Refused, BadSignature, BucketError; nothing was published then,
-    but for OutcomeUnknown, where it may have been.
+    Raises what `lease.check()` raises, Superseded, Refused, BadSignature, BucketError: then nothing was published;
+    OutcomeUnknown: then it may have been published.
     """
     fenced = yield from fencing(work)
     built = yield from building(work, fenced)
@@ -114,15 +114,16 @@ def publishing(work: Work) -> Conversation[Outcome]:
 
 
 def fencing(work: Work) -> Conversation[Pointer]:
-    """Phase `fence`; what it gives is what the others build upon."""
+    """Run the phase `fence`; the other parts build upon its result."""
     yield work.begin("fence")
     return fence(work.patient, work.repository.layout, work.lease.sequencer(), work.lease.check)
 
 
 def building(work: Work, fenced: Pointer) -> Conversation[Built | None]:
-    """Phases `plan` to `seal`: make the next version, under a number of its own; None if there is nothing to do.
+    """Run the phases `plan` to `seal`: create the next version, with a number of its own; None if there is nothing to
+    do.
 
-    Done a second time it takes another number, and what the first time left stays until it is pruned.
+    A repetition takes another number; what the first attempt wrote stays until it is pruned.
     """
     repository, patient = work.repository, work.patient
     layout, ours = repository.layout, work.lease.sequencer()
@@ -146,7 +147,7 @@ def building(work: Work, fenced: Pointer) -> Conversation[Built | None]:
     since = time.monotonic()
 
     yield work.begin("copy")
-    # Signed here, sent in the next phase: what the new index replaces need not be carried.
+    # Signed here but sent in the next phase: files that the new index replaces need not be copied.
     index = repository.format.write_index(decided.packages, repository.signer, signed_at)
     copies = [(base.objects[path], path) for path in plans.to_copy(decided, index)]
     copies += [(sources[package.sha256], package.path) for package in decided.added]
@@ -169,17 +170,17 @@ def building(work: Work, fenced: Pointer) -> Conversation[Built | None]:
 
 
 def committing(work: Work, fenced: Pointer, built: Built) -> Conversation[None]:
-    """Phase `commit`: send readers to what was built upon the pointer as it was fenced."""
-    # Drawn before: from here on only the pointer can tell, and a lease that is lost gives none any more.
+    """Run the phase `commit`: send readers to the version that was built upon the fenced pointer."""
+    # Before the check: from here on only the pointer tells the outcome, and a lost lease has no sequencer.
     ours = work.lease.sequencer()
     yield work.begin("commit")
     commit(work.patient, work.repository.layout, fenced, built.number, ours)
 
 
 def pruning(work: Work, built: Built) -> Conversation[tuple[int, ...] | None]:
-    """Phase `prune`: remove what nobody needs any more; None if the lease is lost or the bucket silent.
+    """Run the phase `prune`: remove unneeded versions; None if the lease is lost or the bucket unavailable.
 
-    It is published then: what could not be cleared up is left to the next run.
+    The version is published by then; what could not be removed is left to the next run.
     """
     try:
         yield work.begin("prune")
@@ -220,7 +221,7 @@ def _last_signed(bucket: Patient, repository: Repository, fenced: Pointer, base:
     try:
         current = _base(bucket, repository, fenced.number)
     except Refused:
-        # That is why somebody rolls back.
+        # a damaged current version is the usual reason for a rollback
         return None
     return current.index.signed_at if current.index else None
 
@@ -248,7 +249,7 @@ def _written_at(bucket: Patient, name: str) -> float:
 def _claim(bucket: Patient, layout: Layout, fenced: Pointer, token: int) -> tuple[int, FileFacts, Stat]:
     number = next_number(fenced.number, numbers_of(bucket.folders(layout.versions)))
     while True:
-        # The nonce tells our own claim, whose answer was lost, from somebody else's.
+        # The nonce distinguishes our own claim, whose response was lost, from another publisher's.
         fields = {"version": number, "base": fenced.number, "token": token, "nonce": uuid.uuid4().hex}
         text = json.dumps(fields).encode()
         try:
@@ -293,7 +294,7 @@ def _prune(bucket: Patient, repository: Repository, number: int, chain: tuple[in
     for old in doomed:
         prefix = layout.version(old)
         found = {one.name: one for one in bucket.list(prefix)}
-        # The manifest first: half a version must never look like a whole one.
+        # The manifest is deleted first: an incomplete version must never look complete.
         for name in sorted(found, key=lambda name: (name != prefix + MANIFEST, name == prefix + CLAIM, name)):
             bucket.delete(name, generation=found[name].generation)
     return doomed

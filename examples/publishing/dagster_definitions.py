@@ -3,11 +3,11 @@
     apt:  stage >> publish[ fence, build, commit, prune ]      an asset; each materialization is a version
     yum:  the same
 
-Packages are staged outside the lock. Under it one op does the rest under one lease; its sequencer reaches the pointer,
-which refuses who is too late. The op may be repeated whole, so it has retries; a lease that is lost ends it for good,
-and the next run takes another. What it does is in `steps.py`; this file decides what hangs on what.
+Packages are staged outside the lock. One op does the rest under one lease; its sequencer is written to the
+pointer, which rejects stale holders. The op may be repeated, so it has retries; if its lease is lost it fails without a
+retry, and the next run acquires another. What it does is in `steps.py`; this file has only the dependencies.
 
-Settings of the processes: PUBLISHING_REPO (`gs://bucket/prefix`), PUBLISHING_SECRET_KEY (OpenPGP, ASCII armor),
+Environment of the processes: PUBLISHING_REPO (`gs://bucket/prefix`), PUBLISHING_SECRET_KEY (OpenPGP, ASCII armor),
 PUBLISHING_TTL (seconds, or "5m"), PUBLISHING_LOCKS (the URL of a store, if the locks are not to be in the bucket). A
 run is launched with the packages: `{"resources": {"order": {"config": {"packages": ["/path/one.deb"]}}}}`.
 
@@ -39,7 +39,7 @@ REPO = os.environ.get("PUBLISHING_REPO", "gs://bucket/prefix")
 LOCKS = os.environ.get("PUBLISHING_LOCKS", f"{REPO}/locks")
 TTL = os.environ.get("PUBLISHING_TTL", "5m")
 FAILS_ALWAYS = (Superseded, Refused, BadSignature)
-"""What would fail again just so: a stale run, a damaged repository."""
+"""Errors that a repetition cannot mend: a stale run, a damaged repository."""
 
 RETRIES = dg.RetryPolicy(max_retries=2, delay=2)
 
@@ -47,7 +47,7 @@ RETRIES = dg.RetryPolicy(max_retries=2, delay=2)
 class Order(dg.ConfigurableResource[None]):
     """What a run publishes: paths of .deb and .rpm files, as the steps see them.
 
-    pace: see `Pace.before`; a run that repeats another has none.
+    pace: see `Pace.before`; ignored in a run that repeats another.
     """
 
     packages: list[str] = Field(default=[])
@@ -55,13 +55,13 @@ class Order(dg.ConfigurableResource[None]):
 
 
 class Publisher(dg.ConfigurableResource[None]):
-    """Who signs. The key is read where a step runs, and stands in no run's configuration."""
+    """The signing key, which is read where a step runs, so that no run's configuration contains it."""
 
     secret_key: str
 
     @contextmanager
     def steps(self, context: dg.OpExecutionContext, kind: str, order: Order) -> Iterator[Steps]:
-        """Return the steps of this run; what would fail again just so is not tried again."""
+        """Return the steps of this run; errors that a repetition cannot mend are not retried."""
         packages = tuple(map(Path, order.packages))
         pace = Pace(before={} if context.run.parent_run_id else order.pace)
         job = Job(context.run_id, Place.parse(REPO), self.secret_key, packages, lock=None, pace=pace)
@@ -72,11 +72,11 @@ class Publisher(dg.ConfigurableResource[None]):
 
 
 def repository(kind: str) -> dg.AssetsDefinition:
-    """Make the asset that is one repository."""
+    """Create the asset of one repository."""
 
     @dg.op(name=f"stage_{kind}", out=dg.Out(is_required=False), retry_policy=RETRIES)
     def stage(context: dg.OpExecutionContext, publisher: Publisher, order: Order) -> Iterator[dg.Output[list[str]]]:
-        """Upload the packages; without any, the lock is not even asked for."""
+        """Upload the packages; if there are none, the lock is not requested."""
         with publisher.steps(context, kind, order) as steps:
             staged = steps.stage()
         if staged:
@@ -87,7 +87,7 @@ def repository(kind: str) -> dg.AssetsDefinition:
     def publish(
         context: dg.OpExecutionContext, staged: list[str], publisher: Publisher, order: Order
     ) -> dg.Output[int]:
-        """Publish what was staged, under the lock of the repository; the number of its version."""
+        """Publish what was staged, under the lock of the repository; return the version's number."""
         lease = lockstead.current_lease()
         with publisher.steps(context, kind, order) as steps:
             fenced = steps.fence(lease)

@@ -1,4 +1,4 @@
-"""What is launched in Dagster, and with what. Imports no Dagster: who launches may be elsewhere."""
+"""Launch configuration for Dagster. Imports no Dagster: the caller's environment may not have it."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ JOBS = ("publish_tools", "publish_services")
 
 
 def run_config(packages: list[str], pace: Mapping[str, float] | None = None) -> dict[str, Any]:
-    """Return what a run is launched with; see `Order` of `dagster_definitions`."""
+    """Return the run configuration for these packages; see `Order` of `dagster_definitions`."""
     return {"resources": {"order": {"config": {"packages": packages, "pace": dict(pace or {})}}}}

@@ -1,4 +1,4 @@
-"""What a publisher says while it works, as values and as lines of JSON on a pipe."""
+"""Events of a run, as values and as lines of JSON."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class What(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something a run did on one repository.
+    """An event of a run on one repository.
 
-    phase: the one about to begin. number: the token for `holds`, the version for `published`. pruned: the versions
-    removed. text: whom it waits for, as far as known, for `waiting`, which is said again when that changes; the process
-    for `killed`, `paused` and `resumed`, which are done to a run. at: seconds on this machine's monotonic clock.
+    phase: the phase that begins. number: the token for `holds`, the version for `published`. pruned: the removed
+    versions. text: for `waiting` the holder, if known (reported again when it changes); for `killed`, `paused` and
+    `resumed`, which are done to a run, the process. at: seconds on this machine's monotonic clock.
     """
 
     run: str
@@ -42,12 +42,12 @@ class Event:
     at: float = field(default_factory=time.monotonic)
 
     def to_line(self) -> str:
-        """Write it as one line of JSON."""
+        """Return the event as one line of JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_line(cls, line: str) -> Event:
-        """Read what `to_line` wrote; ValueError if it is anything else."""
+        """Parse the output of `to_line`; ValueError if it is anything else."""
         try:
             fields = json.loads(line)
             return cls(**{**fields, "what": What(fields["what"]), "pruned": tuple(fields["pruned"])})

@@ -1,13 +1,13 @@
-"""Sends readers to the current version: the one thing in front of the bucket that apt and dnf need.
+"""An HTTP server in front of the bucket, which redirects apt and dnf to the current version.
 
-    /apt/<path>              redirect into the version the pointer names, asked anew every time
+    /apt/<path>              redirect into the version that the pointer names, read for each request
     /yum/<path>              likewise
-    /yum/mirrorlist          the current version's own address first, then the redirecting one
+    /yum/mirrorlist          the URL of the current version first, then the redirecting one
     /apt/versions/7/<path>   the object itself, for buckets that are not public
 
-apt keeps to the version it was redirected to for the whole of an update. dnf asks file by file, and so could get
-`repomd.xml` from one version and its signature from the next; the mirror list pins it. When the pinned version has been
-pruned, dnf goes on to the second address, where every package still is.
+apt stays in the version it was redirected to for a whole update. dnf requests each file anew, so it could get
+`repomd.xml` from one version and its signature from the next; the mirror list prevents that. When that version has been
+pruned, dnf continues with the second URL, where every package still is.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from examples.publishing.layout import Layout, number_of
 class Front:
     """An HTTP server on loopback, for reading: `with Front(bucket, {"apt": layout}) as front: front.url`.
 
-    objects_url: where the bucket's objects can be read without credentials, with a slash at the end; None serves them
-    through this server. Does not cache anything.
+    objects_url: the URL, ending in a slash, at which the bucket's objects are readable without credentials; None serves
+    them through this server. It caches nothing.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Front:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            # An answer goes out at once: with Nagle's algorithm each would wait for the last one's acknowledgement.
+            # with Nagle's algorithm each response would wait for the acknowledgement of the previous one
             disable_nagle_algorithm = True
 
             def do_GET(self) -> None:
@@ -57,21 +57,21 @@ class Front:
             do_HEAD = do_GET  # noqa: N815 # http.server looks for this name
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 # as it is inherited
-                """Readers are not news."""
+                """Do not log requests."""
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
             block_on_close = False
 
             def handle_error(self, request: object, client_address: object) -> None:
-                """A reader that hangs up is not an event."""
+                """Ignore a client that disconnects."""
 
         self._server = Server(("127.0.0.1", port), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="front", daemon=True)
 
     @property
     def url(self) -> str:
-        """Where it listens, without a slash at the end."""
+        """Return its URL, without a slash at the end."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> Front:
@@ -90,7 +90,7 @@ class Front:
         self._thread.join()
 
     def answer(self, path: str) -> tuple[int, dict[str, str], bytes]:
-        """Return status, headers and content for a path without its escapes."""
+        """Return status, headers and content for an unescaped path."""
         kind, _, rest = path.removeprefix("/").partition("/")
         layout = self._layouts.get(kind)
         if layout is None or not rest or ".." in rest.split("/"):

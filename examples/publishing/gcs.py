@@ -1,4 +1,4 @@
-"""A bucket on Google Cloud Storage, by its JSON API; with STORAGE_EMULATOR_HOST set, on what that names.
+"""A bucket on Google Cloud Storage, accessed by its JSON API, or on the server that STORAGE_EMULATOR_HOST names.
 
 Sends exactly one request per verb (a listing: one per page; a very large copy: until it is done) and never repeats
 one by itself.
@@ -29,14 +29,14 @@ Json: TypeAlias = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A bucket and what the names of all objects in it begin with: `gs://bucket/prefix`."""
+    """A bucket and the prefix of all object names in it: `gs://bucket/prefix`."""
 
     bucket: str
     prefix: str
 
     @classmethod
     def parse(cls, url: str) -> Place:
-        """Read a `gs://` URL; ValueError if it is none."""
+        """Parse a `gs://` URL; ValueError if it is not one."""
         parts = urlsplit(url)
         if parts.scheme != "gs" or not parts.netloc or parts.query or parts.fragment:
             raise ValueError(f"expected gs://bucket/prefix, not {url!r}")
@@ -45,7 +45,7 @@ class Place:
 
 
 class GoogleAuth(httpx.Auth):
-    """Signs requests with the credentials this machine has, and renews them when they end."""
+    """Signs requests with this machine's credentials, and renews them when they expire."""
 
     def __init__(self) -> None:
         import google.auth
@@ -55,7 +55,7 @@ class GoogleAuth(httpx.Auth):
         self._transport = Request()
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        """Add the header that says who asks."""
+        """Add the authorization header."""
         headers: dict[str, str] = {}
         self._credentials.before_request(  # type: ignore[no-untyped-call] # it has no annotations
             self._transport, request.method, str(request.url), headers
@@ -65,10 +65,11 @@ class GoogleAuth(httpx.Auth):
 
 
 class GcsBucket:
-    """One bucket. Safe to share between threads, not between processes. See `Bucket` for what the verbs promise."""
+    """One bucket. Thread-safe, but must not be shared between processes. See `Bucket` for what the operations
+    promise."""
 
     def __init__(self, name: str, *, endpoint: str | None = None, timeout: float = 15.0) -> None:
-        """Open a bucket: at endpoint without credentials, else where the environment says. timeout is seconds."""
+        """Open a bucket: at `endpoint` without credentials, else as the environment says. timeout is in seconds."""
         emulator = endpoint or os.environ.get("STORAGE_EMULATOR_HOST")
         self.endpoint = (emulator or ENDPOINT).rstrip("/")
         if "://" not in self.endpoint:
@@ -80,7 +81,7 @@ class GcsBucket:
 
     @property
     def public_url(self) -> str:
-        """Where readers without credentials find objects of a public bucket, by name."""
+        """Return the URL of a public bucket's objects for readers without credentials, without the object's name."""
         return f"{self.endpoint}/{self.name}/"
 
     def close(self) -> None:
@@ -98,7 +99,7 @@ class GcsBucket:
         return self._insert(name, content, generation, cache_control, metadata)
 
     def copy(self, source: Stat, target: str) -> Stat:
-        """Copy that generation onto a name that does not exist."""
+        """Copy this generation to a name that does not exist."""
         bucket = quote(self.name, safe="")
         url = f"{self._objects}/{quote(source.name, safe='')}/rewriteTo/b/{bucket}/o/{quote(target, safe='')}"
         query = {"ifGenerationMatch": "0", "sourceGeneration": str(source.generation)}
@@ -109,7 +110,7 @@ class GcsBucket:
             query["rewriteToken"] = str(answer["rewriteToken"])
 
     def stat(self, name: str) -> Stat:
-        """Look at an object."""
+        """Return an object's metadata."""
         return _stat(self._json("GET", f"{self._objects}/{quote(name, safe='')}", {}, name))
 
     def read(self, name: str, *, generation: int | None = None) -> bytes:
@@ -118,18 +119,18 @@ class GcsBucket:
         return self._send("GET", f"{self._objects}/{quote(name, safe='')}", query, name).content
 
     def list(self, prefix: str) -> Iterator[Stat]:
-        """Return all objects whose names begin so."""
+        """Return all objects whose names have this prefix."""
         for page in self._pages({"prefix": prefix, "fields": f"items({FIELDS}),nextPageToken"}):
             yield from (_stat(item) for item in cast(list[Json], page.get("items", [])))
 
     def folders(self, prefix: str) -> Iterator[str]:
-        """Return what follows prefix up to the next slash."""
+        """Return the parts of names between the prefix and the next slash."""
         for page in self._pages({"prefix": prefix, "delimiter": "/", "fields": "prefixes,nextPageToken"}):
             for folder in cast(list[str], page.get("prefixes", [])):
                 yield folder.removeprefix(prefix).rstrip("/")
 
     def delete(self, name: str, *, generation: int) -> None:
-        """Remove that generation of an object."""
+        """Delete this generation of an object."""
         query = {"ifGenerationMatch": str(generation)}
         self._send("DELETE", f"{self._objects}/{quote(name, safe='')}", query, name)
 

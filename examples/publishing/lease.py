@@ -1,6 +1,6 @@
-"""What the pipeline needs of a lock: a lease it can ask, and a sequencer it can show.
+"""The interface that the pipeline needs from a lock: a lease and its sequencer.
 
-A lockstead lease fits as it is. Tests pass leases made by hand.
+A lockstead lease has it. Tests pass leases of their own.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ class Sequencer(Protocol):
 
     @property
     def key(self) -> str:
-        """The lock's name."""
+        """Return the lock's name."""
         ...
 
     @property
     def token(self) -> int:
-        """Grows with every grant."""
+        """Return the fencing token, which grows with every grant."""
         ...
 
 
 class Lease(Protocol):
-    """The right to publish, for the time being."""
+    """The right to publish, until it is lost."""
 
     def check(self) -> None:
-        """Raise if the right may be lost."""
+        """Raise an error if the lease may be lost."""
         ...
 
     def sequencer(self) -> Sequencer:
-        """Return what to show to the pointer."""
+        """Return the sequencer to write to the pointer."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LockSettings:
-    """Where the lock is and how it is asked for.
+    """Where the lock is and how to acquire it.
 
-    url: a lockstead URL without a key (`gs://bucket/locks`, `redis://host/0`). ttl and timeout are seconds. ticket: of
-    a lease that somebody else holds for us, as `lockstead run` does; None to ask for one.
+    url: a lockstead URL without a key (`gs://bucket/locks`, `redis://host/0`). ttl and timeout are in seconds. ticket:
+    of a lease that another process holds for this one, as `lockstead run` does; None to acquire one.
     """
 
     url: str
@@ -57,7 +57,7 @@ class LockSettings:
 
 @contextmanager
 def held(settings: LockSettings, key: str, purpose: str) -> Iterator[lockstead.Lease]:
-    """Hold the lock of a key while the block runs, or join who holds it; raises what lockstead raises."""
+    """Hold the lock of a key while the block runs, or attach to the ticket's lease; raises lockstead's errors."""
     lock = lockstead.Lock(
         f"{settings.url}#{key}",
         ttl=settings.ttl,

@@ -1,4 +1,4 @@
-"""What a version consists of, and whether a listing agrees. Pure."""
+"""The list of a version's files, and its comparison with a listing. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHAIN_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """Size in bytes and CRC32C: what a listing tells about an object without reading it."""
+    """Size in bytes and CRC32C: what a listing contains about an object, without its content."""
 
     size: int
     crc32c: str
@@ -24,10 +24,10 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A sealed version.
+    """The manifest of a sealed version.
 
-    chain: the versions it descends from, the nearest first (at most 100). index_ages: for each index file how many
-    versions ago it was last the current one; 0 is this version's own. files: everything but the manifest itself.
+    chain: its ancestors, the nearest first (at most 100). index_ages: for each index file, how many versions ago it was
+    current; 0 for this version's own. files: all files except the manifest.
     """
 
     number: int
@@ -36,7 +36,7 @@ class Manifest:
     files: Mapping[str, FileFacts]
 
     def to_bytes(self) -> bytes:
-        """Write it as JSON, with its own digest: the same bytes for the same content."""
+        """Return it as JSON with its own digest: the same bytes for the same content."""
         fields = {
             "version": self.number,
             "chain": list(self.chain[:CHAIN_MAX]),
@@ -47,7 +47,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, content: bytes, where: str) -> Manifest:
-        """Read what `to_bytes` wrote; Refused if it is anything else."""
+        """Parse the output of `to_bytes`; Refused if it is anything else."""
         try:
             document = json.loads(content)
             fields = document["manifest"]
@@ -68,7 +68,7 @@ def _digest(fields: object) -> str:
 
 
 def facts_by_path(listing: Iterable[Stat], prefix: str) -> dict[str, FileFacts]:
-    """Return what a listing of a version says about everything but its manifest."""
+    """Return the facts from a version's listing about everything but its manifest."""
     return {
         stat.name.removeprefix(prefix): FileFacts(stat.size, stat.crc32c)
         for stat in listing
@@ -77,7 +77,7 @@ def facts_by_path(listing: Iterable[Stat], prefix: str) -> dict[str, FileFacts]:
 
 
 def differences(meant: Mapping[str, FileFacts], found: Mapping[str, FileFacts]) -> tuple[str, ...]:
-    """Say in words how two sets of files differ; empty if they do not."""
+    """Describe how two sets of files differ; empty if they are equal."""
     missing = [f"{path} is missing" for path in sorted(meant.keys() - found.keys())]
     extra = [f"{path} does not belong there" for path in sorted(found.keys() - meant.keys())]
     changed = [

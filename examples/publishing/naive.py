@@ -1,6 +1,6 @@
-"""The same pipeline as one writes it before one knows better: no lock, no fence, nothing is compared.
+"""The same pipeline without a lock, a fence, or any comparison.
 
-It is here to show what the other one is for. Each step by itself is right.
+It shows what the other pipeline is for. Each step by itself is correct.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from examples.publishing.staging import Staged
 
 
 def publishing_naively(bucket: Bucket, repository: Repository, staged: Iterable[Staged]) -> Conversation[Outcome]:
-    """Publish on top of whatever the pointer names now."""
+    """Publish on top of the version that the pointer names now."""
     layout, staged = repository.layout, tuple(staged)
 
     yield "plan"

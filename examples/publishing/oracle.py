@@ -1,7 +1,8 @@
-"""Judges a published repository from outside: index against pool against what publishers reported, and all signatures.
+"""Judge a published repository from outside: index, pool, what publishers reported, and all signatures must agree.
 
-Shares nothing with the publishers but the requests it reads with: its own parsers, another OpenPGP implementation, and
-every byte of every package is read and hashed. It must not import the formats, the plan or the conversation.
+It shares nothing with the publishers except how it reads objects: it has its own parsers, another OpenPGP
+implementation, and reads and hashes every byte of every package. It must not import the formats, the plan or the
+pipeline.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ COMMON = "{http://linux.duke.edu/metadata/common}"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What stands in an index or in the ledger: a package and the SHA-256 of its file."""
+    """An entry of an index or the ledger: a package and the SHA-256 of its file."""
 
     name: str
     version: str
@@ -39,7 +40,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the oracle found. lost: reported as published, and not there. problems: everything else that is wrong."""
+    """The result. lost: packages that were reported as published and are missing. problems: everything else that is
+    wrong."""
 
     version: int
     entries: frozenset[Entry]
@@ -48,7 +50,7 @@ class Verdict:
 
     @property
     def is_good(self) -> bool:
-        """Nothing is wrong and nothing was lost."""
+        """Return whether nothing is wrong and nothing was lost."""
         return not self.lost and not self.problems
 
     def __str__(self) -> str:
@@ -59,7 +61,7 @@ class Verdict:
 
 
 class Wrong(Exception):  # noqa: N818 # says what happened
-    """Something a reader would stumble over."""
+    """A problem that a reader would meet."""
 
 
 def judge(
@@ -73,8 +75,8 @@ def judge(
 ) -> Verdict:
     """Judge the repository under a prefix (`.../apt/`), of a kind (`apt`, `yum`).
 
-    reported: what publishers said is published. attempted: all that may be there; None leaves that open. is_sealed:
-    every version a reader may still be looking at has to be whole as well.
+    reported: packages that publishers reported as published. attempted: all packages that may be there; None: any.
+    is_sealed: every version that a reader may still use must be complete as well.
     """
     problems: list[str] = []
     try:
@@ -105,7 +107,7 @@ def _older(bucket: Bucket, prefix: str, number: int, kind: str, public_key: str)
         if any(found.name == f"{folder}manifest.json" for found in bucket.list(folder)):
             _, wrong = _version(bucket, folder, kind, public_key, is_sealed=True)
             if wrong and not any(found.name == f"{folder}manifest.json" for found in bucket.list(folder)):
-                # It was removed while we looked, as one that nobody needs any more.
+                # It was pruned while we read.
                 continue
             problems += [f"version {old}: {one}" for one in wrong]
     return problems

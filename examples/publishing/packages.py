@@ -1,4 +1,4 @@
-"""What a package and a repository format are to the pipeline. Pure: the formats are in apt.py and yum.py."""
+"""The interfaces of packages and repository formats. Pure: the formats are in apt.py and yum.py."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from typing import Protocol, TypeAlias
 from examples.publishing.signing import Signer, Verifier
 
 Identity: TypeAlias = tuple[str, str, str]
-"""Name, version (with epoch and release), architecture: at most one package in a repository has it."""
+"""Name, version (with epoch and release), architecture: unique in a repository."""
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package as an index shows it.
+    """A package in an index.
 
-    path: where it lies inside a version. entry: what the format itself put there to write the index with; nobody
-    else looks into it.
+    path: its path inside a version. entry: what the format needs to write the index; opaque to others.
     """
 
     name: str
@@ -32,7 +31,7 @@ class Package:
 
     @property
     def identity(self) -> Identity:
-        """What makes two packages the same one."""
+        """Return what identifies the package in a repository."""
         return self.name, self.version, self.arch
 
     def __str__(self) -> str:
@@ -41,38 +40,39 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """What a version offers: its packages, and when it was signed (to the second)."""
+    """The content of a version's index: its packages, and when it was signed (to the second)."""
 
     packages: tuple[Package, ...]
     signed_at: datetime
 
 
 class Format(Protocol):
-    """A kind of repository."""
+    """A repository format."""
 
     @property
     def name(self) -> str:
-        """`apt` or `yum`: also its folder, and its key in the lock store."""
+        """Return `apt` or `yum`: the format's name, also its folder and its key in the lock store."""
         ...
 
     @property
     def suffix(self) -> str:
-        """How its package files end."""
+        """Return the suffix of its package files."""
         ...
 
     @property
     def revalidated(self) -> str | None:
-        """The file that clients ask for by "has it changed since?", to the second; None if they do not ask so."""
+        """Return the file that clients request with If-Modified-Since, whose resolution is a second; None if there is
+        none."""
         ...
 
     def inspect(self, path: Path) -> Package:
-        """Read a package file; Refused if it is none, or has a name that cannot stand in a URL."""
+        """Parse a package file; Refused if it is not a package, or has a name that cannot be part of a URL."""
         ...
 
     def read_index(self, read: Callable[[str], bytes], verifier: Verifier) -> Index:
-        """Read a version's index; BadSignature if it is not signed by the verifier's key, Refused if it is damaged."""
+        """Parse a version's index; BadSignature if the verifier's key did not sign it, Refused if it is damaged."""
         ...
 
     def write_index(self, packages: Iterable[Package], signer: Signer, at: datetime) -> Mapping[str, bytes]:
-        """Write and sign the index: content by path inside the version."""
+        """Create and sign the index; return the contents by path inside the version."""
         ...

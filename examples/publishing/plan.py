@@ -1,4 +1,4 @@
-"""What the next version is to consist of. Pure: it chooses, and is told everything it chooses by."""
+"""The content of the next version. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from examples.publishing.manifest import FileFacts
 from examples.publishing.packages import Identity, Package
 
 CARRY_AGE_MAX = 5
-"""For how many versions an index file stays readable after it was the current one."""
+"""Number of versions for which an index file stays readable after it was current."""
 CLOCK_SLACK = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do for the next version.
+    """The content of the next version.
 
-    packages: all it will offer. added: those of them that come from `incoming/`. kept: paths that are copied from the
-    version it builds upon, packages and old index files alike. old_index: of those, the ages of the index files.
+    packages: all its packages. added: those that come from `incoming/`. kept: the paths that are copied from the base,
+    both packages and old index files. old_index: the ages of the old index files.
     """
 
     packages: tuple[Package, ...]
@@ -32,7 +32,7 @@ class Plan:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing would change, so no version is needed."""
+        """Return whether nothing changes, so that no version is needed."""
         return not self.added
 
 
@@ -44,10 +44,10 @@ def plan(
     *,
     overwrite: bool = False,
 ) -> Plan:
-    """Choose the next version's content from what the base offers and what is to be added.
+    """Return the plan for the base's packages and the packages to add.
 
-    files and index_ages are the base's. A package the base has, with the same bytes, is left as it is; with other bytes
-    it is Refused, unless overwrite says otherwise.
+    files and index_ages are the base's. A package that the base has with the same bytes stays as it is; with other
+    bytes it is Refused unless `overwrite` is true.
     """
     packages: dict[Identity, Package] = {package.identity: package for package in offered}
     missing = [package.path for package in packages.values() if package.path not in files]
@@ -76,41 +76,42 @@ def _refuse_shared_paths(packages: Iterable[Package]) -> None:
     for package in packages:
         other = owners.setdefault(package.path, package)
         if other is not package:
-            # Two versions that differ only in their epoch have one file name.
+            # Two versions that differ only in their epoch have the same file name.
             raise Refused(f"{package} and {other} would both be {package.path}")
 
 
 def meant_files(
     decided: Plan, index: Mapping[str, FileFacts], added: Mapping[str, FileFacts], claim: FileFacts
 ) -> dict[str, FileFacts]:
-    """Return exactly what the next version must consist of; what its own index replaces is not carried."""
+    """Return all files of the next version; files that its index replaces are not copied."""
     return {**decided.kept, **added, **index, CLAIM: claim}
 
 
 def ages(decided: Plan, index: Iterable[str]) -> dict[str, int]:
-    """Return the next version's index ages: its own files are current, the others a version older than before."""
+    """Return the next version's index ages: 0 for its own files, one more than before for the others."""
     return {**decided.old_index, **dict.fromkeys(index, 0)}
 
 
 def to_copy(decided: Plan, index: Iterable[str]) -> tuple[str, ...]:
-    """Return the paths to copy from the base: all that is kept and not written anew."""
+    """Return the paths to copy from the base: all kept ones that are not written anew."""
     return tuple(sorted(set(decided.kept) - set(index)))
 
 
 def wait_before_index(last_at: float, bucket_now: float) -> float:
-    """Return how many seconds to wait, so that the bucket dates the next index in a later second than the last one.
+    """Return the seconds to wait until the bucket's clock shows a later second than the last index has.
 
-    apt asks whether the index has changed since the second in which the one it has was written. Of two in one second
-    it would never fetch the other. Both instants are the bucket's.
+    apt asks whether the index has changed since the second in which its own was written, so it would never fetch the
+    second of two indexes of the same second. Both instants are of the bucket's clock.
     """
     return max(0.0, min(math.floor(last_at) + 1 - bucket_now, 1.0))
 
 
 def signing_instant(now: datetime, base: datetime | None) -> datetime:
-    """Return the instant to sign with, to the second: never before the base's; Refused if that is far ahead of now.
+    """Return the instant to sign with, to the second: never before the base's; Refused if the base's is far ahead of
+    now.
 
-    Readers keep the newer of two indexes without a word, so a publisher whose clock is behind must not date its own
-    back; and they refuse one from the future.
+    Readers silently keep the newer of two indexes, so a publisher whose clock is behind must not use an earlier date;
+    and they reject an index from the future.
     """
     now = now.replace(microsecond=0)
     if base is None or base <= now:

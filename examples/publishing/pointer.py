@@ -1,7 +1,7 @@
-"""The pointer: fencing it, and the one compare-and-swap that publishes.
+"""The pointer: how it is fenced, and the one compare-and-swap that publishes.
 
-The pointer's text is the number of the version that readers get. Its metadata carries the sequencer of the last
-holder of the lock that was here, and what that holder says is refused to older ones.
+The pointer's text is the number of the current version. Its metadata has the sequencer of the last holder of the lock
+that published or fenced; earlier holders are rejected.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TRIES = 12
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """The pointer as it was read: version number, generation, and the token it is fenced with (None: never was)."""
+    """The pointer as read: version number, generation, and its fence's token (None: it was never fenced)."""
 
     number: int
     generation: int
@@ -30,7 +30,7 @@ class Pointer:
 
 
 def read_pointer(bucket: Patient, layout: Layout) -> Pointer | None:
-    """Read the pointer, None if there is none; Refused if it is not one."""
+    """Read the pointer; None if it does not exist, Refused if it is not valid."""
     for _ in range(TRIES):
         try:
             found = bucket.stat(layout.pointer)
@@ -48,11 +48,11 @@ def read_pointer(bucket: Patient, layout: Layout) -> Pointer | None:
 
 
 def fence(bucket: Patient, layout: Layout, ours: Sequencer, check: Callable[[], None]) -> Pointer:
-    """Write our sequencer to the pointer, so that no earlier holder can commit any more; Superseded if we are older.
+    """Write our sequencer to the pointer, so that no earlier holder can commit any more; Superseded if ours is older.
 
-    The text stays as it is, but the generation moves, and every earlier holder's compare-and-swap expects the old one.
-    To be done before anything is read that the work builds upon. Creates the pointer of a repository that has no
-    versions; Refused if the pointer is missing and there are some, or if another lock guards it.
+    The text stays the same, but the generation changes, and every earlier holder's compare-and-swap expects the old
+    one. Must be called before anything is read that the work builds upon. Creates the pointer of a repository without
+    versions; Refused if the pointer is missing although there are versions, or if another lock guards it.
     """
     for _ in range(TRIES):
         check()
@@ -68,7 +68,7 @@ def fence(bucket: Patient, layout: Layout, ours: Sequencer, check: Callable[[], 
         try:
             moved = _swap(bucket, layout, number, generation, ours)
         except (PreconditionFailed, OutcomeUnknown):
-            # Somebody else was here, or our own answer was lost: what is there now tells.
+            # another publisher was here, or our own response was lost: the pointer tells
             bucket.pause(0.2)
             continue
         return Pointer(number, moved, ours.token, ours.key)
@@ -76,11 +76,11 @@ def fence(bucket: Patient, layout: Layout, ours: Sequencer, check: Callable[[], 
 
 
 def commit(bucket: Patient, layout: Layout, fenced: Pointer, number: int, ours: Sequencer) -> None:
-    """Send readers to a version: returns if they are, raises Superseded if a later holder was here first.
+    """Send readers to a version; Superseded if a later holder was here first.
 
-    Does not ask the lease: from the first request on only the pointer can tell whether it is published, and sending the
-    same swap once more harms nobody. A conflict may be our own lost answer: then the pointer shows our number, or one
-    built upon it. OutcomeUnknown if the bucket stays silent.
+    The lease is not checked: after the first request only the pointer tells whether the version is published, and a
+    repeated swap is harmless. A conflict may be caused by our own lost response: then the pointer shows our number, or
+    one built upon it. OutcomeUnknown if the bucket does not respond.
     """
     bucket = replace(bucket, check=lambda: None)
     for attempt in range(TRIES):

@@ -1,14 +1,14 @@
-"""The publishing pipeline as flows: two of them publish to the same repositories, each repository under its own lock.
+"""The publishing pipeline as two Prefect flows that publish to the same repositories, each repository under its own
+lock.
 
     publish_tools:     stage, section[ fence, build, commit, prune ]  for apt, then for yum
     publish_services:  the same
 
-Packages are staged outside the lock. Under it, in a flow of its own, four tasks work under one lease; its sequencer
-reaches the pointer, which refuses who is too late. Each of the four may be repeated whole, so each has retries. A lease
-that is lost ends the section, and the section's own retry takes another. What the tasks do is in `steps.py`; this file
-decides what hangs on what.
+Packages are staged outside the lock. In a child flow, four tasks work under one lease; its sequencer is written to the
+pointer, which rejects stale holders. Each of the four may be repeated, so each has retries. A lost lease ends the
+section, whose own retry acquires another. What the tasks do is in `steps.py`; this file has only the dependencies.
 
-Settings of the processes: PUBLISHING_REPO (`gs://bucket/prefix`), PUBLISHING_SECRET_KEY (OpenPGP, ASCII armor),
+Environment of the processes: PUBLISHING_REPO (`gs://bucket/prefix`), PUBLISHING_SECRET_KEY (OpenPGP, ASCII armor),
 PUBLISHING_TTL (seconds, or "5m"), PUBLISHING_LOCKS (the URL of a store without a password, if the locks are not to be
 in the bucket).
 
@@ -43,21 +43,21 @@ REPO = os.environ.get("PUBLISHING_REPO", "gs://bucket/prefix")
 LOCKS = os.environ.get("PUBLISHING_LOCKS", f"{REPO}/locks")
 TTL = os.environ.get("PUBLISHING_TTL", "5m")
 FAILS_ALWAYS = (Superseded, Refused, BadSignature, lockstead.LeaseLost)
-"""What would fail again just so: a stale run, a damaged repository, and every task under a lease that is lost."""
+"""Errors that a repetition cannot mend: a stale run, a damaged repository, a lost lease."""
 
 
 def may_pass(_task: Any, _run: Any, state: Any) -> bool:
-    """Return whether a task that failed is worth another try."""
+    """Return whether a failed task is retried."""
     return not isinstance(state.result(raise_on_failure=False), FAILS_ALWAYS)
 
 
-# A flow's retry has another lease: what a task did under the one before must be done again, not remembered.
+# A retry of the flow has another lease, so results of tasks under the previous lease must not be reused.
 step = task(retries=2, retry_delay_seconds=2, retry_condition_fn=may_pass, cache_policy=NO_CACHE)
 
 
 @step
 def stage(kind: str, run: str, packages: list[str], pace: dict[str, float]) -> list[str]:
-    """Upload the packages; without any, the lock is not even asked for."""
+    """Upload the packages; if there are none, the lock is not requested."""
     return _steps(kind, run, pace, packages).stage()
 
 
@@ -94,13 +94,13 @@ def section(kind: str, run: str, pace: dict[str, float], staged: list[str]) -> N
 
 @flow
 def publish_tools(packages: list[str], pace: dict[str, float] | None = None) -> None:
-    """Publish packages: paths of .deb and .rpm files, as the workers see them. pace: see `Pace.before`."""
+    """Publish packages: paths of .deb and .rpm files on the workers. pace: see `Pace.before`."""
     publish(packages, pace or {})
 
 
 @flow
 def publish_services(packages: list[str], pace: dict[str, float] | None = None) -> None:
-    """Publish packages, as the other flow does."""
+    """Publish packages like the other flow."""
     publish(packages, pace or {})
 
 
@@ -108,7 +108,7 @@ FLOWS = {"publish_tools": publish_tools, "publish_services": publish_services}
 
 
 def publish(packages: list[str], pace: dict[str, float]) -> None:
-    """Publish packages to the repositories they belong to, one after the other, in the name of this flow run."""
+    """Publish packages to their repositories, one after the other, with this flow run as the owner."""
     run = str(flow_run.name)
     for kind in KINDS:
         staged = stage(kind, run, packages, pace)
@@ -120,14 +120,15 @@ THE_SAME = {
     "__prefect_kind": "json",
     "value": {"__prefect_kind": "jinja", "template": "{{ flow_run.parameters['packages'] | tojson }}"},
 }
-"""The packages of the run that an automation is told of."""
+"""Template for the packages of the run that triggered the automation."""
 
 
 def deploy(pool: str) -> None:
-    """Deploy both flows, and have another run started for each that crashed: Prefect retries what failed only.
+    """Deploy both flows, and an automation that starts another run for each crashed one: Prefect retries failed runs
+    only.
 
-    Another, not the same again: a worker reports a crash twice, and a run that was started again in between would be
-    started once more.
+    It starts another run instead of the same again: a worker reports a crash twice, and a run that was restarted in
+    between would be restarted once more.
     """
     for name, one in FLOWS.items():
         entrypoint = f"{Path(__file__).relative_to(ROOT)}:{name}"
@@ -150,7 +151,7 @@ def deploy(pool: str) -> None:
 
 
 def _lease() -> lockstead.Lease:
-    """Return the lease that this body runs under."""
+    """Return the lease of this task."""
     return lockstead.current_lease()
 
 

@@ -7,7 +7,7 @@
 # the command and all that it started if the lock is lost, and gives it back at the end. The command works under that
 # lease: its token reaches the repository, which refuses who is too late.
 #
-# PUBLISHING_LOCKS is the store of the locks, PUBLISHING_TTL how long a lease lives unrenewed, PYTHON who runs the command.
+# PUBLISHING_LOCKS is the store of the locks, PUBLISHING_TTL after how long an unrenewed lease expires, PYTHON the interpreter.
 set -eu
 
 repo="${PUBLISHING_REPO:?where are the repositories? gs://bucket/prefix}"

@@ -1,4 +1,4 @@
-"""A repository: where and how to publish. Decides nothing."""
+"""The settings of one repository."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from examples.publishing.signing import Signer
 class Repository:
     """Where and how to publish.
 
-    keep: how many versions before the current one stay readable (at least 1). workers: copies under way at once.
-    overwrite: replace a package that is there under the same name and version with other content.
+    keep: number of versions before the current one that stay readable (at least 1). workers: number of concurrent
+    copies. overwrite: replace a package that has the same name and version but other content.
     """
 
     format: Format

@@ -1,7 +1,6 @@
-"""Runs publications: stages, waits for the lock, drives the conversation, and reports what happens.
+"""Run publications: stage, wait for the lock, run the phases, and report what happens.
 
-Decides nothing about the repository. One run may publish to both repositories; each has its own lock and its own
-thread.
+One run may publish to both repositories; each has its own lock and thread.
 """
 
 from __future__ import annotations
@@ -36,21 +35,21 @@ Report: TypeAlias = Callable[[Event], None]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How slowly to go, in seconds: before every phase, and longer before chosen ones (`yum/commit`)."""
+    """Pauses in seconds: before every phase, and additional ones before some phases (`yum/commit`)."""
 
     every: float = 0.0
     before: Mapping[str, float] = field(default_factory=dict)
 
     def seconds(self, repository: str, phase: str) -> float:
-        """Return how long to wait before a phase."""
+        """Return the pause before a phase."""
         return self.every + self.before.get(f"{repository}/{phase}", 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run: what to publish, where, and under which lock (None: naively).
+    """One run: what to publish, where, and under which lock (None: without a lock).
 
-    restore: publish the content of these versions anew, by repository.
+    restore: for each repository, the version whose content is published again.
     """
 
     run: str
@@ -65,14 +64,14 @@ class Job:
 
 
 def repository_of(job: Job, kind: str) -> Repository:
-    """Return the repository of a kind that the job publishes to."""
+    """Return the repository of this kind that the job publishes to."""
     layout = Layout(f"{job.place.prefix}{kind}/")
     signer = Signer.from_armor(job.secret_key)
     return Repository(FORMATS[kind], layout, signer, keep=job.keep, overwrite=job.overwrite)
 
 
 def files_by_kind(files: tuple[Path, ...]) -> dict[str, tuple[Path, ...]]:
-    """Sort package files by the repository they belong to; Refused if one belongs to none."""
+    """Group package files by repository; Refused if one is neither a .deb nor an .rpm."""
     strange = [path.name for path in files if path.suffix not in {one.suffix for one in FORMATS.values()}]
     if strange:
         raise Refused(f"{strange[0]} is neither .deb nor .rpm")
@@ -81,7 +80,8 @@ def files_by_kind(files: tuple[Path, ...]) -> dict[str, tuple[Path, ...]]:
 
 
 def run(job: Job, report: Report) -> dict[str, Outcome | None]:
-    """Carry a job out on all repositories it concerns; None for those where it was not published, which it reports."""
+    """Run a job on all its repositories. Return the outcome for each; None if nothing was published, which is
+    reported."""
     wanted = files_by_kind(job.files) | dict.fromkeys(job.restore, ())
     bucket = GcsBucket(job.place.bucket)
     try:
@@ -93,7 +93,7 @@ def run(job: Job, report: Report) -> dict[str, Outcome | None]:
 
 
 class Say(Protocol):
-    """Reports something about one run on one repository; details are the fields of `Event`."""
+    """A callback that reports an event of one run on one repository; the arguments are fields of `Event`."""
 
     def __call__(
         self, what: What, *, phase: str = "", number: int | None = None, pruned: tuple[int, ...] = (), text: str = ""
@@ -103,7 +103,7 @@ class Say(Protocol):
 
 
 def saying(job: Job, kind: str, report: Report) -> Say:
-    """Return what reports about a job on one repository."""
+    """Return a callback that reports events of a job on one repository."""
 
     def say(
         what: What, *, phase: str = "", number: int | None = None, pruned: tuple[int, ...] = (), text: str = ""
@@ -120,11 +120,11 @@ def say_outcome(outcome: Outcome, say: Say) -> None:
 
 
 EXPECTED = (PublishingError, lockstead.LocksteadError, OSError, ValueError)
-"""What a publication may end with; anything else is a bug."""
+"""The errors of a failed publication; any other exception is a bug."""
 
 
 def say_failure(error: Exception, say: Say) -> None:
-    """Report why it was not published."""
+    """Report why nothing was published."""
     match error:
         case Superseded():
             say(What.REFUSED, text=str(error))
@@ -135,7 +135,7 @@ def say_failure(error: Exception, say: Say) -> None:
 
 
 def drive(conversation: Conversation[Answer], job: Job, kind: str, say: Say) -> Answer:
-    """Go through a conversation at the job's pace, report every phase before it, and give what it gives."""
+    """Run all phases at the job's pace, report each before it begins, and return the result."""
     while True:
         try:
             phase = next(conversation)

@@ -1,4 +1,4 @@
-"""Keys and signatures, in process. Decides nothing; a key is text (ASCII armor) everywhere else."""
+"""Keys and signatures, created and verified in process. Elsewhere a key is text (ASCII armor)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from examples.publishing.errors import BadSignature
 
 
 def generate_key(user_id: str) -> str:
-    """Make a key pair that rpm, gpg and apt all accept: ed25519, one key that certifies and signs, no subkey.
+    """Create a key pair that rpm, gpg and apt all accept: ed25519, one key that certifies and signs, no subkey.
 
-    The result is the secret key. It is dated a minute back, so that a reader whose clock is a little behind accepts
-    what it signs.
+    Return the secret key. It is dated a minute back, so that a reader whose clock is slightly behind accepts its
+    signatures.
     """
     builder = SecretKeyParamsBuilder().version(4).key_type(KeyType.ed25519_legacy())
     builder = builder.can_certify(True).can_sign(True).created_at(int(time.time()) - 60)
@@ -31,7 +31,7 @@ class Signer:
 
     @classmethod
     def from_armor(cls, secret_key: str) -> Signer:
-        """Take a secret key; ValueError if it is none."""
+        """Parse a secret key; ValueError if it is not one."""
         try:
             return cls(pysequoia.Tsk.from_bytes(secret_key.encode()))
         except RuntimeError as error:
@@ -39,7 +39,7 @@ class Signer:
 
     @property
     def public_key(self) -> str:
-        """The public half, as ASCII armor: what readers are given."""
+        """Return the public key in ASCII armor."""
         return str(self._key.extract_certificate())
 
     def cleartext(self, text: bytes) -> bytes:
@@ -47,7 +47,7 @@ class Signer:
         return pysequoia.sign(self._key.signer(), text, mode=pysequoia.SignatureMode.CLEAR)
 
     def detached(self, content: bytes) -> bytes:
-        """Return a signature to lie beside the content, in ASCII armor."""
+        """Return a detached signature in ASCII armor."""
         return pysequoia.sign(self._key.signer(), content, mode=pysequoia.SignatureMode.DETACHED)
 
 
@@ -59,21 +59,21 @@ class Verifier:
 
     @classmethod
     def from_armor(cls, public_key: str) -> Verifier:
-        """Take a public key; ValueError if it is none."""
+        """Parse a public key; ValueError if it is not one."""
         try:
             return cls(pysequoia.Cert.from_bytes(public_key.encode()))
         except RuntimeError as error:
             raise ValueError(f"not an OpenPGP key in ASCII armor: {_reason(error)}") from None
 
     def cleartext(self, signed: bytes, what: str) -> bytes:
-        """Return the text under a good cleartext signature; else BadSignature."""
+        """Return the text of a valid cleartext signature; else raise BadSignature."""
         try:
             return pysequoia.verify(signed, store=lambda _: [self._certificate]).bytes or b""
         except RuntimeError as error:
             raise BadSignature(f"{what}: {_reason(error)}") from None
 
     def detached(self, content: bytes, signature: bytes, what: str) -> None:
-        """Return if the signature is good; else BadSignature."""
+        """Raise BadSignature unless the signature is valid."""
         try:
             parsed = pysequoia.Sig.from_bytes(signature)
             pysequoia.verify(content, store=lambda _: [self._certificate], signature=parsed)

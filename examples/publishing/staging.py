@@ -1,6 +1,6 @@
-"""What comes before the lock: packages go to `incoming/`, under their content's hash, and are found there again.
+"""Staging, before the lock: packages are uploaded to `incoming/` under their content's hash, and found there again.
 
-It is the slow part, so it needs no lock, and repeating it resumes it. Decides nothing about the repository.
+This is the slow part, so it needs no lock, and a repetition resumes it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from examples.publishing.repository import Repository
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A package that waits in `incoming/`."""
+    """A package in `incoming/`."""
 
     package: Package
     source: Stat
 
 
 def stage(bucket: Bucket, repository: Repository, paths: Iterable[Path]) -> tuple[Staged, ...]:
-    """Upload packages to where publications take them from.
+    """Upload packages to `incoming/`.
 
     Raises Refused for a file that is not a package, BucketError.
     """
@@ -36,7 +36,7 @@ def stage(bucket: Bucket, repository: Repository, paths: Iterable[Path]) -> tupl
         package = repository.format.inspect(path)
         name = repository.layout.incoming(package.sha256)
         try:
-            # What is there already may have a hundred megabytes: ask before sending it again.
+            # The package may have a hundred megabytes: upload it only if it is not there.
             source = patient.stat(name)
         except NotFound:
             source = patient.create(name, path.read_bytes())
@@ -47,9 +47,9 @@ def stage(bucket: Bucket, repository: Repository, paths: Iterable[Path]) -> tupl
 
 
 def recall(bucket: Bucket, repository: Repository, digests: Iterable[str]) -> tuple[Staged, ...]:
-    """Find staged packages again by the SHA-256 of their files, on whatever machine.
+    """Find staged packages by the SHA-256 of their files, on any machine.
 
-    Raises Refused for one that is gone or damaged, BucketError.
+    Raises Refused if one is gone or damaged, BucketError.
     """
     patient = Patient(bucket, pause=repository.pause)
     staged = []

@@ -1,8 +1,7 @@
-"""The pipeline in steps, for orchestrators that run each in a process of its own, and again where it failed.
+"""The pipeline in steps, for orchestrators that run and retry each step in a process of its own.
 
-What one step hands to the next is a line of JSON: the packages themselves wait in `incoming/`, and the version that
-is being built is in the bucket. Every step may be repeated whole; `build` then takes another number. Decides nothing
-about the repository.
+What one step passes to the next is a line of JSON: the packages wait in `incoming/`, and the version in progress is in
+the bucket. Every step may be repeated; `build` then takes another number.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ from examples.publishing.runner import (
 from examples.publishing.staging import recall, stage
 
 Line: TypeAlias = Mapping[str, Any]
-"""What fits on a line of JSON."""
+"""A value that fits on a line of JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps of one job on one repository. Each raises what the pipeline raises, and reports it before.
+    """The steps of one job on one repository. Each reports its errors before it raises them.
 
-    The lease is given to each step; where the lock is, as the job may say, is not looked at.
+    Each step gets the lease as an argument; the job's lock is not used.
     """
 
     job: Job
@@ -57,7 +56,8 @@ class Steps:
     report: Report
 
     def stage(self) -> list[str]:
-        """Upload the packages, without the lock; their digests, none if the job has none for this repository."""
+        """Upload the packages, without the lock; return their digests, none if the job has no packages for this
+        repository."""
         with self._bucket() as bucket:
             files = files_by_kind(self.job.files).get(self.kind, ())
             if not files:
@@ -68,12 +68,12 @@ class Steps:
         return [one.package.sha256 for one in staged]
 
     def fence(self, lease: Lease) -> Line:
-        """Shut out every earlier holder; what the others build upon."""
+        """Fence off every earlier holder; return the pointer that the other steps build upon."""
         self._say(What.HOLDS, number=lease.sequencer().token)
         return asdict(self._drive(lease, fencing))
 
     def build(self, lease: Lease, staged: Iterable[str], fenced: Line) -> Line | None:
-        """Make the next version of it and of what was staged; None if there is nothing to do."""
+        """Create the next version from the fenced one and the staged packages; None if there is nothing to do."""
         below = Pointer(**fenced)
         built = self._drive(lease, lambda work: building(work, below), staged)
         if built is None:
@@ -82,13 +82,13 @@ class Steps:
         return asdict(built)
 
     def commit(self, lease: Lease, fenced: Line, built: Line) -> int:
-        """Send readers to it; its number."""
+        """Send readers to the new version; return its number."""
         whole = _built(built)
         self._drive(lease, lambda work: committing(work, Pointer(**fenced), whole))
         return whole.number
 
     def prune(self, lease: Lease, built: Line) -> list[int]:
-        """Remove what nobody needs any more; the numbers of these versions."""
+        """Remove unneeded versions; return their numbers."""
         whole = _built(built)
         pruned = self._drive(lease, lambda work: pruning(work, whole))
         say_outcome(Outcome(whole.number, whole.added, pruned), self._say)

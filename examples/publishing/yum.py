@@ -1,4 +1,4 @@
-"""YUM: package files and indexes. Does no I/O but reading package files, and a folder that createrepo_c works in.
+"""YUM: package files and indexes. Its only I/O is reading package files, and a folder in which createrepo_c works.
 
 repodata/repomd.xml           names and hashes all indexes
 repodata/repomd.xml.asc       its signature
@@ -36,7 +36,7 @@ class Yum:
     revalidated = None
 
     def inspect(self, path: Path) -> Package:
-        """Read an .rpm; Refused if it is none, or has a name that cannot stand in a URL."""
+        """Parse an .rpm; Refused if it is not one, or has a name that cannot be part of a URL."""
         try:
             found = createrepo_c.package_from_rpm(str(path), checksum_type=createrepo_c.SHA256, changelog_limit=10)
         except (createrepo_c.CreaterepoCError, OSError) as error:
@@ -45,12 +45,12 @@ class Yum:
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+^~-]*", file_name):
             raise Refused(f"{path.name}: {file_name!r} cannot stand in a URL")
         found.location_href = f"packages/{found.name[0].lower()}/{file_name}"
-        # Of the file's own, this machine's, so that the same package gives the same index everywhere.
+        # The package file's time would differ between machines: this makes the index the same everywhere.
         found.time_file = found.time_build
         return _of_entry(found)
 
     def read_index(self, read: Callable[[str], bytes], verifier: Verifier) -> Index:
-        """Read a version's index by what `repomd.xml` says; BadSignature, Refused."""
+        """Parse a version's index, starting from `repomd.xml`; BadSignature, Refused."""
         repomd = read(REPOMD)
         verifier.detached(repomd, read(SIGNATURE), "repomd.xml")
         with tempfile.TemporaryDirectory() as folder:
@@ -68,7 +68,7 @@ class Yum:
         return Index(packages, datetime.fromtimestamp(int(parsed.revision), UTC))
 
     def write_index(self, packages: Iterable[Package], signer: Signer, at: datetime) -> Mapping[str, bytes]:
-        """Write and sign the index; gzip, which every client reads."""
+        """Create and sign the index; gzip, which every client can read."""
         ordered = sorted(packages, key=lambda package: package.identity)
         with tempfile.TemporaryDirectory() as folder:
             root = Path(folder)

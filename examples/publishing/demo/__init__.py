@@ -1,1 +1,2 @@
-"""The demo: four acts, real publishers in processes of their own, a display, and an oracle that has the last word."""
+"""The demo: four acts with real publishers in processes of their own, a display, and an oracle that judges the
+result."""

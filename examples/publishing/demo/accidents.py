@@ -1,6 +1,6 @@
-"""Decides, from a seed, who of three is killed in mid-section and who is paused, in which repository, at which phase.
+"""The faults of the demo, chosen by a seed: which of three is killed and which is paused, where, and at which phase.
 
-Pure. Six seeds in a row harm each of the six pairs once.
+Pure. Six consecutive seeds cover each of the six pairs once.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from examples.publishing.events import Event, What
 from examples.publishing.runner import FORMATS
 
 KILLED_BEFORE = ("copy", "metadata", "seal")
-"""A version is half written then, for the next holder to clear away."""
+"""Before this phase the version is half written, for the next holder to remove."""
 
 PAUSED_BEFORE = ("metadata", "seal", "commit")
-"""The last of them is one write from readers."""
+"""Before the last of these only one write is missing."""
 
 
 class Part(StrEnum):
-    """What becomes of one who publishes."""
+    """The fault that happens to a run."""
 
     KILLED = "killed"
     PAUSED = "paused"
@@ -31,18 +31,18 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """In which repository, and before which phase, it happens."""
+    """The repository, and the phase before which it happens."""
 
     repository: str
     phase: str
 
     @property
     def key(self) -> str:
-        """How `Pace.before` names it."""
+        """Return its key in `Pace.before`."""
         return f"{self.repository}/{self.phase}"
 
     def is_reached(self, event: Event) -> bool:
-        """Return whether a run that says this is there."""
+        """Return whether this event says that a run is there."""
         return event.what is What.PHASE and (event.repository, event.phase) == (self.repository, self.phase)
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Accidents:
-    """Who is harmed, and when; killed and paused are not the same."""
+    """Who is killed and who is paused, and when; never the same one."""
 
     killed: str
     killed_at: Moment
@@ -60,7 +60,7 @@ class Accidents:
 
     @classmethod
     def of(cls, seed: int, names: Sequence[str]) -> Accidents:
-        """Draw them from a seed; ValueError for fewer than two names."""
+        """Choose them by a seed; ValueError for fewer than two names."""
         pairs = list(permutations(names, 2))
         if not pairs:
             raise ValueError("nobody but one is there to be harmed")
@@ -70,11 +70,11 @@ class Accidents:
         return cls(killed, killed_at, paused, Moment(dice.choice(kinds), dice.choice(PAUSED_BEFORE)))
 
     def part(self, name: str) -> Part:
-        """Tell what becomes of somebody."""
+        """Return the fault of a run."""
         return {self.killed: Part.KILLED, self.paused: Part.PAUSED}.get(name, Part.UNHARMED)
 
     def moment(self, name: str) -> Moment | None:
-        """Tell when; None for who is not harmed."""
+        """Return the moment of a run's fault; None if it has none."""
         return {self.killed: self.killed_at, self.paused: self.paused_at}.get(name)
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
-"""The four acts. Each gives the findings its claim rests on; the oracle, not exit codes, makes them.
+"""The four acts. Each returns the findings on which its claim rests; they come from the oracle, not from exit codes.
 
-An act fails if what it is to show did not happen, also when that would have been good luck.
+An act fails if what it shows did not happen, even if that was good luck.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ ROUNDS_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing an act claims, and whether it is so."""
+    """One claim of an act, and whether it holds."""
 
     is_good: bool
     text: str
 
 
 def without_lock(theatre: Theatre) -> list[Finding]:
-    """Act 1: four naive publishers at once; every one reports success, and a package is gone or readers break."""
+    """Act 1: four publishers without a lock; all report success, and a package is missing or readers fail."""
     theatre.board.act("Act 1: without the lock")
     findings: list[Finding] = []
     for attempt in range(1, ROUNDS_MAX + 1):
@@ -56,7 +56,7 @@ def without_lock(theatre: Theatre) -> list[Finding]:
 
 
 def with_lock(theatre: Theatre, ledger: Ledger) -> list[Finding]:
-    """Act 2: four publishers at once under the lock; nothing is lost."""
+    """Act 2: four concurrent publishers with the lock; nothing is lost."""
     theatre.board.act("Act 2: with the lock, four jobs on both repositories")
     jobs = theatre.jobs("", ("job-1", "job-2", "job-3", "job-4"))
     attempted(ledger, jobs)
@@ -71,7 +71,7 @@ def with_lock(theatre: Theatre, ledger: Ledger) -> list[Finding]:
 
 
 def killed_and_paused(theatre: Theatre, ledger: Ledger) -> list[Finding]:
-    """Act 3: one publisher killed in mid-section, one paused past its ttl and resumed right at its commit."""
+    """Act 3: one publisher is killed in its section; one is paused past its ttl and resumed right at its commit."""
     theatre.board.act("Act 3: one publisher is killed, another paused past its ttl")
     killed, paused, rescuer = theatre.jobs("", ("killed", "paused", "rescuer"))
     killed = replace(killed, files=killed.files[:1], pace=Pace(theatre.pace, {"apt/metadata": LINGER}))
@@ -115,7 +115,8 @@ def killed_and_paused(theatre: Theatre, ledger: Ledger) -> list[Finding]:
 
 
 def real_clients(theatre: Theatre, ledger: Ledger) -> list[Finding]:
-    """The last act: apt-get and dnf install what was published; where they are missing, it is verified in process."""
+    """The last act: apt-get and dnf install what was published; if they are not installed, it is verified in
+    process."""
     theatre.board.act("Last act: real clients")
     checks: dict[str, Callable[[list[str]], str]] = {
         "apt": lambda names: _apt(theatre, names),
@@ -170,7 +171,7 @@ def _run(theatre: Theatre, ledger: Ledger, jobs: tuple[Job, ...]) -> list[Event]
 
 
 def judged(theatre: Theatre, ledger: Ledger) -> list[Finding]:
-    """Ask the oracle about both repositories."""
+    """Return the oracle's verdicts on both repositories."""
     findings = []
     for kind in FORMATS:
         verdict = theatre.judge("", kind, ledger)
@@ -180,7 +181,7 @@ def judged(theatre: Theatre, ledger: Ledger) -> list[Finding]:
 
 
 def unharmed(theatre: Theatre, reader: Reader) -> Finding:
-    """Say what the reader met meanwhile."""
+    """Report what the reader saw meanwhile."""
     counts = ", ".join(f"{kind} {count} times" for kind, count in sorted(reader.counts.items()))
     if reader.complaints:
         finding = Finding(False, f"a reader was harmed: {reader.complaints[0]}")

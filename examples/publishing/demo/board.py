@@ -1,6 +1,6 @@
-"""What the demo shows: a row per run and repository, a column per phase. Plain lines where there is no terminal.
+"""The display of the demo: a row for each run and repository, a column for each phase; plain lines if not a terminal.
 
-Decides nothing; draws what the events say.
+Draws events, decides nothing.
 """
 
 from __future__ import annotations
@@ -31,40 +31,40 @@ STYLES = {
 
 NOTES_MIN = 5
 FURNITURE = 9
-"""Lines that are neither rows nor notes: titles, heads, and those between them."""
+"""Lines that are neither rows nor notes: titles, heads, and lines between them."""
 
 DONE_TO = {What.KILLED, What.PAUSED, What.RESUMED}
-"""What is done to a run, and not by it."""
+"""Events that are done to a run, not by it."""
 
 
 class Board(Protocol):
-    """Where the demo shows itself."""
+    """A display of the demo."""
 
     def __enter__(self) -> Self:
-        """Begin to show."""
+        """Start the display."""
         ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Show no more."""
+        """Stop the display."""
         ...
 
     def act(self, title: str) -> None:
-        """Begin an act; the rows of the last one stay where they are and are no longer touched."""
+        """Begin an act; the rows of the previous one stay and do not change any more."""
         ...
 
     def note(self, text: str, style: str = "") -> None:
-        """Say a line."""
+        """Print a line."""
         ...
 
     def event(self, event: Event) -> None:
-        """Return what a run did."""
+        """Show an event of a run."""
         ...
 
 
 def sentence(event: Event, holder: str) -> str:
-    """Say in words where a run is; holder is who has the lock it waits for."""
+    """Describe where a run is; holder is the holder of the lock that it waits for."""
     match event.what:
         case What.STAGING:
             return "uploads"
@@ -84,7 +84,8 @@ def sentence(event: Event, holder: str) -> str:
 
 @dataclass(slots=True)
 class Row:
-    """One run on one repository. phase: the last that it began under its lease. since: when it came where it is."""
+    """One run on one repository. phase: the last one that it began under its lease. since: when its state last
+    changed."""
 
     run: str
     repository: str
@@ -99,19 +100,19 @@ class Row:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it waits for the lock."""
+        """Return whether it waits for the lock."""
         return self.column == "wait"
 
 
 @dataclass(slots=True)
 class Rows:
-    """All rows of an act, and who holds which lock. Knows nothing of terminals."""
+    """All rows of an act, and the holder of each lock. Independent of terminals."""
 
     rows: dict[tuple[str, str], Row] = field(default_factory=dict)
     holders: dict[str, str] = field(default_factory=dict)
 
     def take(self, event: Event) -> Row:
-        """Note an event in its row."""
+        """Update the row of an event."""
         row = self.rows.setdefault((event.run, event.repository), Row(event.run, event.repository))
         if row.column:
             row.ms[row.column] = row.ms.get(row.column, 0.0) + (event.at - row.since) * 1000
@@ -126,7 +127,7 @@ class Rows:
             case What.PHASE:
                 row.column = row.phase = event.phase
             case What.KILLED | What.PAUSED | What.RESUMED:
-                # the lease lives on until its ttl has run out
+                # the lease lives until its ttl ends
                 row.column = ""
             case What.PUBLISHED | What.REFUSED | What.FAILED:
                 row.column = ""
@@ -142,7 +143,7 @@ class Rows:
 
 
 class PlainBoard:
-    """Lines of text, one per event that ends something."""
+    """The display as lines of text, one for each event that ends something."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -162,11 +163,11 @@ class PlainBoard:
         self._console.print(f"\n{title}", highlight=False)
 
     def note(self, text: str, style: str = "") -> None:
-        """Say a line."""
+        """Print a line."""
         self._console.print(f"  {text}", style=style, highlight=False, markup=False, soft_wrap=True)
 
     def event(self, event: Event) -> None:
-        """Say what a run did, with its times when it has ended."""
+        """Print what a run did, with its times when it has ended."""
         row = self._rows.take(event)
         if event.what in {What.STAGING, What.PHASE}:
             return
@@ -178,7 +179,7 @@ class PlainBoard:
 
 
 class LiveBoard:
-    """A table that changes while one looks at it."""
+    """The display as a table that is updated in place."""
 
     def __init__(self, console: Console) -> None:
         self._rows = Rows()
@@ -199,21 +200,21 @@ class LiveBoard:
         self._live.stop()
 
     def act(self, title: str) -> None:
-        """Begin an act: what there is scrolls away upwards."""
+        """Begin an act; the previous table scrolls up."""
         if self._title:
             self._live.console.print(self._shown(self._notes))
         self._rows, self._title, self._notes = Rows(), title, []
 
     def note(self, text: str, style: str = "") -> None:
-        """Say a line below the table."""
+        """Print a line below the table."""
         self._notes = [*self._notes, Text(text, style=style)]
 
     def event(self, event: Event) -> None:
-        """Return what a run did."""
+        """Show an event of a run."""
         self._rows.take(event)
 
     def _draw(self) -> Group:
-        # what does not fit is cut off below, and the last notes are the news
+        # rows that do not fit are cut off below, and the last notes are the newest
         room = self._console.height - FURNITURE - len(self._rows.rows)
         return self._shown(self._notes if self._is_over else self._notes[-max(NOTES_MIN, room) :])
 
@@ -239,5 +240,5 @@ def _ms(spent: float | None) -> Text:
 
 
 def board_for(console: Console) -> Board:
-    """Choose the board that fits where the output goes."""
+    """Return the display that fits the output."""
     return LiveBoard(console) if console.is_terminal else PlainBoard(console)

@@ -1,7 +1,6 @@
-"""A Dagster as `dagster dev` starts it: webserver, daemon and code server, and the runs that they launch.
+"""A Dagster started by `dagster dev`: webserver, daemon and code server, and the runs that they launch.
 
-Everything that it starts is found by its home, which stands in the environment of all of it, and ends with it. Must not
-know what the runs do.
+All its processes are found by its home in their environment, and are stopped with it. Independent of what the runs do.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ query ($key: AssetKeyInput!) {
 
 @dataclass(frozen=True, slots=True)
 class DagsterRun:
-    """A run as Dagster's API shows it. parent: the id of the one that it repeats, "" of a first one."""
+    """A run in Dagster's API. parent: the id of the run that it repeats, "" for a first one."""
 
     id: str
     job: str
@@ -75,13 +74,13 @@ class DagsterRun:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it runs no more, as far as Dagster knows."""
+        """Return whether it has ended, as far as Dagster knows."""
         return self.status in ENDED
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A line of a run's event log. step: "" for the run itself; pid: the process that it tells of, "" for none."""
+    """A line of a run's event log. step: "" for the run itself; pid: the process that it names, "" for none."""
 
     step: str
     message: str
@@ -89,9 +88,9 @@ class Told:
 
 
 class DagsterDev:
-    """A Dagster that serves one module. `with` starts it, waits until it serves, and ends it with all its runs.
+    """A Dagster that serves one module. `with` starts it, waits until it serves, and stops it with all its runs.
 
-    python: the interpreter of the environment that it is installed in.
+    python: the interpreter of the environment in which it is installed.
     """
 
     def __init__(self, home: Path, module: str, environment: Mapping[str, str], python: Path) -> None:
@@ -116,11 +115,11 @@ class DagsterDev:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it."""
+        """Stop it."""
         self.stop()
 
     def starting(self) -> Generator[None, None, None]:
-        """Start it, and give the word back until it serves; who gives up stops it.
+        """Start it, and yield until it serves; closing the generator stops it.
 
         RuntimeError if it does not come up.
         """
@@ -141,7 +140,7 @@ class DagsterDev:
         return str(answer["run"]["runId"])
 
     def execute_again(self, run: str) -> str:
-        """Execute a run again from where it failed, as the button does; the id of the new one."""
+        """Re-execute a run from failure, as the button does; return the id of the new run."""
         answer = self._asked(AGAIN, params={"parentRunId": run, "strategy": "FROM_FAILURE"})["launchRunReexecution"]
         if "run" not in answer:
             raise RuntimeError(f"Dagster did not execute {run} again: {answer.get('message', answer['__typename'])}")
@@ -156,7 +155,7 @@ class DagsterDev:
         }
 
     def news(self, run: str) -> Iterator[Told]:
-        """Return what a run's event log says since the last time."""
+        """Return the new lines of a run's event log since the last call."""
         while True:
             page = self._asked(EVENTS, run=run, after=self._read.get(run))["logsForRun"]
             self._read[run] = page["cursor"]
@@ -167,7 +166,7 @@ class DagsterDev:
                 return
 
     def metadata(self, asset: str) -> list[tuple[str, dict[str, str]]]:
-        """Return the run and the metadata of every materialization of an asset, the newest first."""
+        """Return the run and the metadata of every materialization of an asset, newest first."""
         rows = self._asked(MATERIALIZED, key={"path": [asset]})["assetOrError"]["assetMaterializations"]
         return [
             (
@@ -178,14 +177,14 @@ class DagsterDev:
         ]
 
     def stop(self) -> None:
-        """End it as Ctrl-C does, and at once whatever is left after a while. Bounded; idempotent."""
+        """Stop it with SIGINT, and kill what is left after a while. Bounded; idempotent."""
         self._client.close()
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(ENDS_WITHIN)
         ends_at = time.monotonic() + ENDS_WITHIN
-        # A run worker may start another process while we look: again, until there is none.
+        # A run worker may start another process meanwhile: repeat until there is none.
         while (found := self._ours()) and time.monotonic() < ends_at:
             for pid in found:
                 with suppress(ProcessLookupError):
@@ -209,7 +208,7 @@ class DagsterDev:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C goes to the demo alone, which then ends this in order.
+                # Ctrl-C is for the demo alone, which then stops this in order.
                 start_new_session=True,
             )
 
@@ -241,16 +240,17 @@ class DagsterDev:
 
 
 def dies_with_us() -> list[str]:
-    """Return the words before a command that end it with this process, also after SIGKILL; none where they are missing.
+    """Return the prefix of a command that ends it together with this process, even after SIGKILL; empty if not
+    available.
 
-    The signal comes when the *thread* ends that started it, so only what the main thread starts has them.
+    The signal comes when the *thread* that started it ends, so only commands of the main thread have the prefix.
     """
     is_main = threading.current_thread() is threading.main_thread()
     return ["setpriv", "--pdeathsig", "KILL"] if is_main and shutil.which("setpriv") else []
 
 
 def free_port() -> int:
-    """Return a loopback port that nobody listens on now."""
+    """Return an unused loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

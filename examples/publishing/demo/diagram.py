@@ -1,4 +1,4 @@
-"""Draws the course of a demo into a file, with matplotlib; what it shows is said by `drawing.py`."""
+"""Draws the timeline of a demo into a file with matplotlib; `drawing.py` computes its content."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from examples.publishing.demo.orchestrated import Course
 
 Rows: TypeAlias = dict[tuple[str, str], float]
-"""Where the lane of a run at a repository's lock is, from above."""
+"""The vertical position of a run's lane at a repository's lock, from above."""
 
 COLOURS = {
     Kind.WAITS: "#d7dce4",
@@ -40,7 +40,7 @@ SIGNS = {
 }
 INK, FAINT, PAPER = "#22303c", "#8894a3", "#ffffff"
 STYLE: Final[dict[RcKeyType, Any]] = {
-    # the same course gives the same file, and words stay words, which can be searched for and read aloud
+    # the same events give the same file, and text stays text, which can be searched for and read aloud
     "svg.hashsalt": "lockstead",
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -52,17 +52,17 @@ BAR = 0.62
 """Height of a bar, in lanes."""
 
 GAP = 1.0
-"""Between the lanes of one lock and those of the next, in lanes."""
+"""Distance between the lanes of one lock and those of the next, in lanes."""
 
 SHORT = 6
-"""Digits of a token that is written in full."""
+"""Number of digits of a token that is written in full."""
 
 MARGIN = 0.10
-"""On the right, for the last words, in lengths."""
+"""Space on the right for the last labels, as a part of the length."""
 
 
 def draw(course: Course, path: Path, title: str = "") -> None:
-    """Draw a course into a file; its suffix says how (.svg, .png, .pdf). ValueError if nothing happened in it."""
+    """Draw a timeline into a file; the suffix sets the format (.svg, .png, .pdf). ValueError if there are no events."""
     drawing = drawing_of(course.events)
     lanes = [(repository, run) for repository in drawing.repositories for run in drawing.runs(repository)]
     rows = {lane: at + GAP * drawing.repositories.index(lane[0]) for at, lane in enumerate(lanes)}
@@ -79,7 +79,7 @@ def draw(course: Course, path: Path, title: str = "") -> None:
 
 
 def shortened(tokens: Sequence[int]) -> dict[int, str]:
-    """Write the tokens of a lock without what all of them begin with: some stores count from the time of the first."""
+    """Return the tokens of a lock without their common prefix: some stores count from the time of the first."""
     digits = {token: str(token) for token in tokens}
     widths = {len(one) for one in digits.values()}
     if len(digits) < 2 or widths.pop() <= SHORT or widths:
@@ -130,7 +130,7 @@ def _frame(axes: Axes, drawing: Drawing, rows: Rows) -> None:
 
 
 def _legend(figure: Figure, drawing: Drawing) -> None:
-    """Explain what occurs, and nothing else."""
+    """Draw the legend of what occurs."""
     kinds = [kind for kind in Kind if any(one.kind is kind for one in drawing.spans)]
     signs = [what for what in SIGNS if any(one.what is what for one in drawing.marks)]
     handles: list[Patch | Line2D] = [

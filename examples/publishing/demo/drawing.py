@@ -1,6 +1,6 @@
-"""Says what a drawing of a demo shows: a lane for each run at each lock, who waited, who held, what befell whom.
+"""The content of the timeline of a demo: for each run at each lock, when it waited and held, and which fault it had.
 
-Comes from the events alone. Knows nothing of orchestrators, nor of how it is drawn.
+Computed from the events alone. Independent of orchestrators, and of how it is drawn.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from examples.publishing.events import Event, What
 
 
 class Kind(StrEnum):
-    """What a run did on a lock for a while."""
+    """What a run did at a lock for a while."""
 
     WAITS = "waits"
     HOLDS = "holds the lock"
@@ -24,7 +24,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A while, in seconds since the first event. token: of the lease, where one was held."""
+    """A span of time, in seconds since the first event. token: of the lease, if one was held."""
 
     run: str
     repository: str
@@ -35,13 +35,13 @@ class Span:
 
     @property
     def length(self) -> float:
-        """How long it took, in seconds."""
+        """Return its length in seconds."""
         return self.end - self.begin
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment, in seconds since the first event."""
+    """An instant, in seconds since the first event."""
 
     run: str
     repository: str
@@ -52,7 +52,7 @@ class Mark:
 
 @dataclass(slots=True)
 class Lane:
-    """What is known of one run at one lock until now."""
+    """The state of one run at one lock."""
 
     kind: Kind | None = None
     since: float = 0.0
@@ -61,7 +61,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """All that is drawn. length is seconds."""
+    """The whole timeline. length is in seconds."""
 
     length: float
     spans: Sequence[Span]
@@ -69,16 +69,16 @@ class Drawing:
 
     @property
     def repositories(self) -> list[str]:
-        """The locks, in the order of their first events."""
+        """Return the locks, in the order of their first events."""
         return list(dict.fromkeys([one.repository for one in self.spans]))
 
     def runs(self, repository: str) -> list[str]:
-        """The runs at a lock, in the order in which they came."""
+        """Return the runs at a lock, in the order of their first events."""
         return list(dict.fromkeys(one.run for one in self.spans if one.repository == repository))
 
 
 MARKED = {What.PUBLISHED, What.REFUSED, What.FAILED, What.KILLED, What.RESUMED}
-"""What is a moment in a drawing; all else ends or begins a span."""
+"""Events that are instants in a drawing; all others end or begin a span."""
 
 THEN = {
     What.WAITING: Kind.WAITS,
@@ -88,22 +88,22 @@ THEN = {
     What.RESUMED: Kind.HOLDS,
     What.KILLED: Kind.IS_GONE,
 }
-"""What a run does after an event; after any other it does nothing."""
+"""What a run does after an event; after any other event it does nothing."""
 
 LASTING = {What.WAITING, What.PHASE}
-"""What may be said again while it lasts."""
+"""Events that may be repeated during a span."""
 
 
 @dataclass(slots=True)
 class _Course:
-    """The lanes while the events are gone through."""
+    """The lanes while the events are processed."""
 
     begin: float
     lanes: dict[tuple[str, str], Lane] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
 
     def close(self, run: str, repository: str, at: float, then: Kind | None) -> Lane:
-        """End what a run does and begin something else."""
+        """End the current span of a run and begin another."""
         lane = self.lanes.setdefault((run, repository), Lane())
         if lane.kind is not None and at > lane.since:
             token = None if lane.kind is Kind.WAITS else lane.token
@@ -113,7 +113,7 @@ class _Course:
 
 
 def drawing_of(events: Iterable[Event]) -> Drawing:
-    """Say what there is to draw of a course; ValueError if nothing happened in it."""
+    """Return the timeline of these events; ValueError if there are none."""
     ordered = sorted((one for one in events if one.repository), key=lambda one: one.at)
     if not ordered:
         raise ValueError("there is nothing to draw: no run said anything")
@@ -134,7 +134,7 @@ def _take(course: _Course, event: Event) -> None:
     lane = course.lanes.get((event.run, event.repository)) or Lane()
     then = THEN.get(event.what)
     if event.what is What.PHASE and lane.token is None:
-        return  # what is done before a lock is held
+        return  # happens before a lock is held
     if event.what is What.RESUMED and lane.kind is Kind.IS_OVERTAKEN:
         then = None
     if event.what in LASTING and lane.kind is then:
@@ -149,7 +149,7 @@ def _take(course: _Course, event: Event) -> None:
 
 
 def _overtake(course: _Course, event: Event) -> None:
-    """Whoever was killed or stands still holds no longer: the lock is somebody else's."""
+    """End the spans of killed and paused runs: another run holds the lock."""
     for (run, repository), lane in list(course.lanes.items()):
         if repository != event.repository or run == event.run:
             continue

@@ -1,4 +1,5 @@
-"""The environments that orchestrators are installed in, in build/NAME/VERSION of the checkout. Imports none of them."""
+"""The environments in which orchestrators are installed, in build/NAME/VERSION of the checkout. Imports none of
+them."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ class Absent(Exception):  # noqa: N818 # says what it is
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """An environment that `scripts/orchestrator NAME VERSION` makes."""
+    """An environment that `scripts/orchestrator NAME VERSION` creates."""
 
     name: str
     version: str
 
     @property
     def python(self) -> Path:
-        """Its interpreter; Absent, with one line, if nobody has made it."""
+        """Return its interpreter; Absent if it was not created."""
         found = ROOT / "build" / self.name / self.version / "bin" / "python"
         if not found.exists():
             raise Absent(
@@ -30,12 +31,12 @@ class Environment:
         return found
 
     def installed(self, distribution: str) -> str:
-        """Return the version of what is installed there; Absent if it is not."""
+        """Return the version that is installed there; Absent if it is not installed."""
         return installed(self.python, distribution)
 
 
 def installed(python: Path, distribution: str) -> str:
-    """Return the version of a distribution in the environment of an interpreter; Absent if it is not there."""
+    """Return the version of a distribution in an interpreter's environment; Absent if it is not installed."""
     found = sorted(python.parents[1].glob(f"lib/python3*/site-packages/{distribution}-[0-9]*.dist-info"))
     if not found:
         raise Absent(f"{distribution} is not installed for {python}")

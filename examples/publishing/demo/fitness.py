@@ -1,7 +1,7 @@
-"""Whether a lock store fits publishers in several processes and environments; asked before anything starts.
+"""Whether a lock store is usable by publishers in several processes and environments; checked before anything starts.
 
-The store's own traits say whether it fences; a lock that is held here, and looked for from there, says the rest:
-whether the client library is installed there, and whether both mean the same store.
+The store's traits say whether it has fencing tokens. A lock that is held here and inspected from there shows whether
+the client library is installed there, and whether both use the same store.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ except Exception as error:
     sys.exit(f"{{type(error).__name__}}: {{error}}".splitlines()[0])
 sys.exit({SEEN} if held else {NOT_SEEN})
 """
-"""Asks for who holds a lock; the URL, which may hold a password, comes on standard input."""
+"""Prints the holder of a lock; the URL, which may contain a password, is read from standard input."""
 
 
 class Unfit(Exception):  # noqa: N818 # says what it is
@@ -37,7 +37,7 @@ class Unfit(Exception):  # noqa: N818 # says what it is
 
 
 def check_fences(lock_url: str) -> None:
-    """Raise Unfit for a URL that is none of a store, and for a store without fencing tokens. Asks nobody."""
+    """Raise Unfit for a URL that is not valid, and for a store without fencing tokens. Sends no request."""
     try:
         urls.check_store(lock_url)
         traits = opener(parse_store(lock_url).scheme).traits
@@ -51,7 +51,7 @@ def check_fences(lock_url: str) -> None:
 
 
 def check_shared(lock_url: str, pythons: Iterable[Path]) -> None:
-    """Hold a lock here and look for it from other environments; Unfit for one that cannot, or does not see it."""
+    """Hold a lock here and inspect it from other environments; Unfit if one of them fails, or does not see it."""
     url = urls.lock_url(lock_url, f"demo-{uuid.uuid4().hex[:8]}")
     try:
         with (
@@ -66,7 +66,7 @@ def check_shared(lock_url: str, pythons: Iterable[Path]) -> None:
 
 
 def _unseen(url: str, python: Path) -> str:
-    """Say why a lock that is held is not seen from an environment; "" if it is."""
+    """Return why a lock that is held is not seen from an environment; "" if it is seen."""
     where = python.parents[1].relative_to(ROOT) if python.is_relative_to(ROOT) else python
     try:
         looked = subprocess.run(
@@ -87,7 +87,7 @@ def _unseen(url: str, python: Path) -> str:
 
 
 def _shown(lock_url: str) -> str:
-    """Return the URL without what may be a secret, as far as it can be told."""
+    """Return the URL without what may be a secret."""
     try:
         return printable(lock_url)
     except (ValueError, lockstead.LocksteadError):

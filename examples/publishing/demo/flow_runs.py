@@ -1,6 +1,6 @@
-"""Follows the flow runs of a Prefect: what they write to their worker's output, and what Prefect's API says of them.
+"""Follows the flow runs of a Prefect: their output in their worker's log, and their states in Prefect's API.
 
-Must not know what follows from a line or a state.
+Independent of what follows from a line or a state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from examples.publishing.events import Event
 
 LINE = re.compile(r"\| (?:Flow|Task) run '(?P<run>[^']+)' - (?P<text>.*)$")
 OF_THE_LOCK = re.compile(r"waiting for '|acquired .* s$|the lease of .* is lost")
-"""Whom somebody waits for, that it has ended, and that a lease was lost."""
+"""The owner that a run waits for, the end of the wait, and a lost lease."""
 
 BUSY_WITHIN = 60.0
 ENDED = frozenset({"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
@@ -35,13 +35,13 @@ class Said:
 
 
 class WorkerLog:
-    """What a process worker and its flow runs write; each line is given once."""
+    """The output of a process worker and its flow runs; each line is returned once."""
 
     def __init__(self, path: Path) -> None:
         self._tail = Tail(path)
 
     def news(self) -> Iterator[Said]:
-        """Return what was said since the last time."""
+        """Return the lines since the last call."""
         for line in self._tail.news():
             found = LINE.search(line)
             if found is None:
@@ -55,7 +55,7 @@ class WorkerLog:
 
 @dataclass(frozen=True, slots=True)
 class FlowRun:
-    """A flow run as Prefect's API shows it. deployment: its id, "" of a child; pid: its process, as far as known."""
+    """A flow run in Prefect's API. deployment: its id, "" for a child; pid: its process, if known."""
 
     id: str
     name: str
@@ -67,7 +67,7 @@ class FlowRun:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Self:
-        """Read the API's answer."""
+        """Parse the API's response."""
         state, pid = row["state"] or {}, row["infrastructure_pid"]
         return cls(
             row["id"],
@@ -81,12 +81,12 @@ class FlowRun:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it runs no more, as far as Prefect knows."""
+        """Return whether it has ended, as far as Prefect knows."""
         return self.state_type in ENDED
 
 
 class Api:
-    """Prefect's REST API, as far as the demo asks it."""
+    """A client of the part of Prefect's REST API that the demo uses."""
 
     def __init__(self, url: str) -> None:
         self._client = httpx.Client(base_url=url, timeout=30.0, trust_env=False)
@@ -98,7 +98,7 @@ class Api:
         self.close()
 
     def close(self) -> None:
-        """Ask no more."""
+        """Close the connections."""
         self._client.close()
 
     def start(self, deployment: str, name: str, parameters: Mapping[str, Any]) -> FlowRun:

@@ -1,8 +1,8 @@
 """The demo of four: three orchestrators and a script publish to one APT and one YUM repository, under the same locks.
 
-One orchestrator's worker is killed in mid-section, another's is paused until its lease has run out. Knows none of the
-four: what each is asked stands in `party`, who is harmed in `accidents`. The oracle, the real clients and the
-orchestrators' own words say what happened, not what publishers say of themselves.
+One orchestrator's worker is killed in its section, another's is paused until its lease has expired. Independent of all
+four: `party` has the interface of each, `accidents` the faults. The oracle, the real clients and the orchestrators' own
+records show what happened, not what publishers report of themselves.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from examples.publishing.runner import FORMATS
 from tests.servers.marked import MARK, Watcher
 
 PATIENCE = 420.0
-"""Seconds until the course is given up: for what never comes, not for a busy machine."""
+"""Seconds until the run is stopped, in case something never happens; a busy machine needs less."""
 
 LOOK_EVERY = 0.5
-"""Seconds between two looks at all of them; each look costs their servers something."""
+"""Seconds between two polls of all of them; each poll costs their servers something."""
 
 OF_ALL = {"PYTHONPYCACHEPREFIX": ""}
-"""Settings of all processes: an orchestrator's byte code stands beside it, and is not to be made anew elsewhere."""
+"""Environment of all processes: an orchestrator's byte code is beside it, and must not be compiled again elsewhere."""
 
 Maker: TypeAlias = Callable[[Scene], Party]
 
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Who publishes: those of whom one is killed and one paused, and those who come later. By name."""
+    """Who publishes, by name: the ones that may be killed or paused, and those that come later."""
 
     harmed: Mapping[str, Maker]
     later: Mapping[str, Maker]
 
     @property
     def names(self) -> list[str]:
-        """All of them."""
+        """Return all names."""
         return [*self.harmed, *self.later]
 
 
@@ -56,7 +56,7 @@ class Cast:
 def all_of_them(
     cast: Cast, accidents: Accidents, theatre: Theatre, ledger: Ledger, course: Course, home: Path
 ) -> Iterator[dict[str, Party]]:
-    """Bring all of them up at once; at the end all are stopped, with all that they started, however it ends."""
+    """Start all of them at once; at the end all are stopped, with everything that they started, in every case."""
     jobs = dict(zip(cast.names, theatre.jobs("", tuple(cast.names)), strict=True))
     attempted(ledger, tuple(jobs.values()))
     mark = uuid.uuid4().hex
@@ -81,7 +81,7 @@ def all_of_them(
 
 
 def _bring_up(theatre: Theatre, parties: dict[str, Party]) -> None:
-    """Start them side by side, in this one thread, so that an interrupt finds nobody else at it."""
+    """Start them concurrently, in this one thread, so that an interrupt finds no other thread at work."""
     began_at = time.monotonic()
     starting = {name: party.starting() for name, party in parties.items()}
     try:
@@ -100,7 +100,7 @@ def _bring_up(theatre: Theatre, parties: dict[str, Party]) -> None:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Have what ends everything end it, also if Ctrl-C is pressed once more: each step of it has a limit."""
+    """Run the clean-up to its end even if Ctrl-C is pressed again: each step of it has a limit."""
     before: dict[signal.Signals, signal.Handlers | int | Callable[[int, FrameType | None], object] | None] = {}
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         before[number] = signal.signal(number, signal.SIG_IGN)
@@ -113,9 +113,9 @@ def _undisturbed() -> Iterator[None]:
 
 @dataclass(slots=True)
 class Lead:
-    """Leads the course: begins, kills, pauses and resumes, and looks on until all have ended.
+    """Leads the run: starts, kills, pauses and resumes, and polls until all have ended.
 
-    token: the one of who is paused; begun: who has been told to begin. heard: how many events were.
+    token: of the paused one; begun: the ones that were told to begin. heard: the number of events.
     """
 
     theatre: Theatre
@@ -131,11 +131,11 @@ class Lead:
     is_resumed: bool = False
 
     def play(self, patience: float) -> None:
-        """Go through it; TimeoutError after so many seconds."""
+        """Run it; TimeoutError after this many seconds."""
         self._begin(self.cast.harmed)
         ends_at = time.monotonic() + patience
         while True:
-            # Asked before looking, or the last words would be missed.
+            # asked before polling, or the last lines would be missed
             are_over = all(party.is_over() for party in self.begun)
             for party in self.begun:
                 party.look()
@@ -148,7 +148,7 @@ class Lead:
             if are_over and len(self.begun) == len(self.parties):
                 return
             if are_over:
-                # nobody was paused: the act fails, and ends
+                # none was paused: the act fails, and ends
                 self._begin(self.cast.later)
             if time.monotonic() > ends_at:
                 states = {party.name: party.state() for party in self.begun if not party.is_over()}
@@ -171,7 +171,7 @@ class Lead:
             held = [one.number or 0 for one in self.course.of(What.HOLDS, event.repository) if one.run == event.run]
             self.token = max(held, default=0)
             self._do(What.PAUSED, event, self.parties[event.run].pause(event.repository))
-            # who comes now is sure to wait for the paused one, or for who comes after it
+            # this one is sure to wait for the paused one, or for one that comes after it
             self._begin(self.cast.later)
         elif self.is_paused and not self.is_resumed and self._is_overtaken(event):
             self.is_resumed = True
@@ -181,7 +181,7 @@ class Lead:
             self._do(What.RESUMED, paused, process)
 
     def _is_overtaken(self, event: Event) -> bool:
-        """Return whether another holds what the paused one held, and the repository has seen its higher token."""
+        """Return whether another one holds the lock of the paused one, and the repository has seen its higher token."""
         at, held = self.accidents.paused_at.repository, self.course.of(What.HOLDS, self.accidents.paused_at.repository)
         is_fenced = event.what is What.PHASE and event.phase != "fence" and event.repository == at
         token = max((one.number or 0 for one in held if one.run == event.run), default=0)
@@ -194,7 +194,7 @@ class Lead:
 def one_repository(
     cast: Cast, accidents: Accidents, theatre: Theatre, ledger: Ledger, course: Course, home: Path
 ) -> list[Finding]:
-    """Bring all up, let them publish at once, harm two of them, and judge what became of it."""
+    """Start all, let them publish at once, harm two of them, and judge the result."""
     theatre.board.act("Before: three orchestrators, all of them on this machine")
     with all_of_them(cast, accidents, theatre, ledger, course, home) as parties:
         theatre.board.act(f"Act 1: {', '.join(cast.names)} publish to one repository of each kind")
@@ -216,7 +216,7 @@ def one_repository(
 
 
 def _killed(course: Course, accidents: Accidents) -> list[Finding]:
-    """Judge whether one was killed with its version half written, and another one cleared that away."""
+    """Return whether one was killed with its version half written, which another one removed."""
     killed = [one for one in course.events if one.what is What.KILLED]
     was_at_work = bool(killed) and not any(
         one.run == accidents.killed and one.at < killed[0].at
@@ -229,7 +229,7 @@ def _killed(course: Course, accidents: Accidents) -> list[Finding]:
 
 
 def _paused(course: Course, accidents: Accidents) -> list[Finding]:
-    """Judge whether one was paused, lost its lease to a higher token, was refused, and published after all."""
+    """Return whether one was paused, lost its lease to a higher token, was rejected, and published in the end."""
     name, at = accidents.paused, accidents.paused_at.repository
     instants = {what: one.at for what in (What.PAUSED, What.RESUMED) for one in course.of(what, at) if one.run == name}
     if len(instants) < 2:
@@ -249,13 +249,13 @@ def _paused(course: Course, accidents: Accidents) -> list[Finding]:
 
 
 def _published(course: Course, cast: Cast, kind: str) -> Finding:
-    """Judge whether all of them have published to a repository."""
+    """Return whether all have published to a repository."""
     runs = {one.run for one in course.of(What.PUBLISHED, kind)}
     return Finding(runs == set(cast.names), f"{kind}: published by {', '.join(sorted(runs)) or 'nobody'}")
 
 
 def _awaited(parties: dict[str, Party]) -> Finding:
-    """Judge whether somebody who waited for another said so, in its orchestrator's own words."""
+    """Return whether a waiter named the holder it waited for, in its orchestrator's own words."""
     said = {name: party.awaited for name, party in parties.items()}
     others = {name: words for name, words in said.items() if awaits(words) in set(parties) - {name}}
     text = "; ".join(f"{name}: {words}" for name, words in others.items())

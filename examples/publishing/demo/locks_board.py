@@ -1,6 +1,6 @@
-"""What the demo of four shows: who holds each lock and who waits, where each run is, and for whom it waits.
+"""The display of the demo of four: the holder and waiters of each lock, and the state of each run.
 
-Made for a terminal of 100 columns. Decides nothing; draws what the events say.
+For a terminal of 100 columns. Draws events, decides nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from examples.publishing.runner import FORMATS
 
 
 class LocksBoard(LiveBoard):
-    """Two tables that change while one looks at them: of the locks, and of the runs."""
+    """Two tables that are updated in place: one of the locks, one of the runs."""
 
     def _tables(self) -> list[RenderableType]:
         locks = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
@@ -38,7 +38,7 @@ class LocksBoard(LiveBoard):
 
 
 def bar(row: Row) -> Text:
-    """Draw how far a run is in its section: a block for each phase."""
+    """Return the progress of a run in its section: a block for each phase."""
     if not row.phase:
         return Text("·" * len(PHASES), style="dim")
     at = PHASES.index(row.phase)
@@ -62,7 +62,7 @@ def _lock(rows: Rows, kind: str) -> tuple[Text, Text, Text]:
 def _now(row: Row) -> Text:
     since = f", {time.monotonic() - row.since:.0f} s" if row.is_waiting else ""
     phase = f": {row.phase}" if row.column and row.column == row.phase else ""
-    # the token has a column of its own
+    # the token has its own column
     said = "holds" if phase or row.said.startswith("holds") else row.said
     return Text(f"{said}{phase}{since}", style=row.style)
 
@@ -72,7 +72,7 @@ def _or(number: int | None) -> str:
 
 
 class Both:
-    """Two boards that show the same."""
+    """Two displays that show the same."""
 
     def __init__(self, first: Board, second: Board) -> None:
         self._first, self._second = first, second
@@ -92,17 +92,17 @@ class Both:
         self._second.act(title)
 
     def note(self, text: str, style: str = "") -> None:
-        """Say a line."""
+        """Print a line."""
         self._first.note(text, style)
         self._second.note(text, style)
 
     def event(self, event: Event) -> None:
-        """Return what a run did."""
+        """Show an event of a run."""
         self._first.event(event)
         self._second.event(event)
 
 
 def locks_board_for(console: Console, record: Console | None) -> Board:
-    """Choose the board that fits where the output goes. record: where the same is to stand as plain lines."""
+    """Return the display that fits the output. record: a console that gets the same as plain lines."""
     shown = LocksBoard(console) if console.is_terminal else PlainBoard(console)
     return shown if record is None else Both(shown, PlainBoard(record))

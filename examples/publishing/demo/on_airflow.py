@@ -1,7 +1,7 @@
-"""The demo on a real Airflow: two DAGs, the same two repositories, and a worker that dies in mid-section.
+"""The demo on a real Airflow: two DAGs, the same two repositories, and a worker that is killed in its section.
 
-Airflow is the one that the tests use (`tests/servers/airflow.py`): scheduler, triggerer, DAG processor and API server
-on a PostgreSQL of its own. The oracle and Airflow's own tables say what happened, not what tasks say of themselves.
+Airflow is the one of the tests (`tests/servers/airflow.py`): scheduler, triggerer, DAG processor and API server on a
+PostgreSQL of its own. The oracle and Airflow's own tables show what happened, not what tasks report of themselves.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ AIRFLOW = Environment("airflow", "3.3")
 DAG_FILE = Path(__file__).parents[1] / "airflow_dag.py"
 DAGS = {"tools": "publish_tools", "services": "publish_services"}
 LOST = re.compile(r"lease lost: .*? reason \w+: (?P<why>.*); the body (?:was stopped|raised)")
-"""What a task fails with whose body was at work when its lease was lost.
+"""The error of a task that was running when its lease was lost.
 
-What the body itself reports may be cut short: the loss interrupts it wherever it is.
+The task's own report may be incomplete: the loss interrupts it anywhere.
 """
 LINGER = 120.0
 PATIENCE = 300.0
 
 KEEPERLESS_TTL = 30.0
-"""Seconds that the lease of a group without a keeper lives: longer than a busy machine takes between two tasks."""
+"""The ttl in seconds of a group without a keeper: longer than the pause between two tasks on a busy machine."""
 
 
 def airflow_at(theatre: Theatre, home: Path, ttl: float, more: Mapping[str, str]) -> Airflow:
-    """Make an Airflow whose DAGs publish to the theatre's repositories, not started. more: its settings."""
+    """Return an Airflow, not started, whose DAGs publish to the demo's repositories. more: additional settings."""
     (home / "dags").mkdir()
     shutil.copy(DAG_FILE, home / "dags" / "publishing.py")
     ours = settings(theatre, home / "tmp")
@@ -73,7 +73,7 @@ def airflow_at(theatre: Theatre, home: Path, ttl: float, more: Mapping[str, str]
 
 @contextmanager
 def an_airflow(theatre: Theatre, findings: Sequence[Finding]) -> Iterator[Airflow]:
-    """Run an Airflow whose DAGs publish to the theatre's repositories; its home as `a_home` says."""
+    """Run an Airflow whose DAGs publish to the demo's repositories; its home is made by `a_home`."""
     with a_home(theatre, "demo-airflow", findings) as home:
         theatre.board.act("Before: a real Airflow, all of it on this machine")
         theatre.board.note("starting PostgreSQL, scheduler, triggerer, DAG processor and API server")
@@ -112,9 +112,9 @@ def two_dags(theatre: Theatre, airflow: Airflow, ledger: Ledger) -> list[Finding
 
 @dataclass(slots=True)
 class Play:
-    """Some runs in this Airflow, by their names, which are those of dags, jobs and paces.
+    """Some runs in this Airflow, by name; dags, jobs and paces have the same names.
 
-    at: the task heard of last, of each run on each repository. awaited: whom each one waited for.
+    at: the latest task of each run on each repository. awaited: the owner that each one waited for.
     """
 
     theatre: Theatre
@@ -142,12 +142,12 @@ class Play:
         return all(self.airflow.run_state(run) in ENDED for run in self.runs.values())
 
     def look(self) -> None:
-        """Read the logs on."""
+        """Read new lines of the logs."""
         for said in self.logs.news():
             self._take(said)
 
     def kill(self, name: str, repository: str) -> str:
-        """Kill the process of the body that is at work on a repository."""
+        """Kill the process of the task that works on a repository."""
         task = self.at[name, repository]
         return f"process {self.airflow.kill_body(self.runs[name], task)}, the body of {task}"
 
@@ -172,7 +172,7 @@ class Play:
 
 
 class AirflowParty(Orchestrated[Play]):
-    """A DAG's run in an Airflow of its own."""
+    """A run of a DAG in its own Airflow."""
 
     name = "airflow"
 
@@ -184,18 +184,18 @@ class AirflowParty(Orchestrated[Play]):
 
     @property
     def python(self) -> Path:
-        """The interpreter of its environment."""
+        """Return the interpreter of its environment."""
         return AIRFLOW.python
 
     @property
     def title(self) -> str:
-        """Its version and address."""
+        """Return its version and address."""
         return f"Airflow {AIRFLOW.installed('apache_airflow')}, http://127.0.0.1:{self._started.port}"
 
     def starting(self) -> Generator[None, None, None]:
         """Start scheduler, triggerer, DAG processor and API server."""
         scene = self._scene
-        # a keeper, in the triggerer, would renew the lease of a body that stands still
+        # a keeper, in the triggerer, would renew the lease of a paused task
         has_keeper = scene.part is not Part.PAUSED
         ttl = KEEPER_TTL_MIN.default if has_keeper else max(scene.theatre.ttl, KEEPERLESS_TTL)
         airflow = self._airflow = airflow_at(scene.theatre, scene.home, ttl, scene.settings)
@@ -205,28 +205,28 @@ class AirflowParty(Orchestrated[Play]):
         self._play = Play(scene.theatre, airflow, scene.ledger, dags, jobs, paces, scene.course)
 
     def stop(self) -> None:
-        """End all of it."""
+        """Stop all of it."""
         if self._airflow is not None:
             self._airflow.stop()
 
     def is_over(self) -> bool:
-        """Return whether the run has ended; one that was paused and failed is going to be cleared."""
+        """Return whether the run has ended; one that was paused and has failed will be cleared first."""
         state = self._started.run_state(self._run)
         is_to_be_cleared = self._scene.part is Part.PAUSED and not self._failed
         return state == "success" or (state == "failed" and not is_to_be_cleared)
 
     def kill(self, repository: str) -> str:
-        """Kill the process of the body."""
+        """Kill the process of the task."""
         self._killed = self._play.at[self.name, repository]
         return super().kill(repository)
 
     def pause(self, repository: str) -> str:
-        """Stop the process of the body; who watches over it goes on."""
+        """Stop the process of the task (SIGSTOP); its supervisor continues."""
         task = self._play.at[self.name, repository]
         return self._pause(self._started.body_of(self._run, task), f"the body of {task}")
 
     def mend(self) -> str:
-        """Clear the group of a run that failed, as somebody does who has looked at it."""
+        """Clear the group of a failed run, as a person would after a look."""
         moment = self._scene.moment
         if self._failed or moment is None or self._started.run_state(self._run) != "failed":
             return ""
@@ -236,7 +236,7 @@ class AirflowParty(Orchestrated[Play]):
         return f"Airflow shows the run failed, by {self._failed}; {moment.repository} is cleared from lock_acquire on"
 
     def findings(self) -> list[Finding]:
-        """Ask Airflow's tables."""
+        """Read Airflow's tables, and judge."""
         state, moment, course = self._started.run_state(self._run), self._scene.moment, self._scene.course
         if moment is None or self._scene.part is Part.UNHARMED:
             return [Finding(state == "success", f"Airflow says of its run: {state}")]
@@ -260,7 +260,7 @@ class AirflowParty(Orchestrated[Play]):
 
 
 def _retried(airflow: Airflow, run: Run, task: str, *, one_lease: bool) -> Finding:
-    """Judge whether a task that was killed was tried again; the task that says the token ran once for each lease."""
+    """Return whether the killed task was retried; the task that reports the token ran once for each lease."""
     tries = airflow.task(run, task).try_number if task else 0
     return Finding(tries > 1 and one_lease, f"the killed task was tried {tries} times, under one and the same lease")
 

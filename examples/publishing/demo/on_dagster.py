@@ -1,7 +1,7 @@
-"""The demo on a real Dagster: two jobs, the same two repositories, and a run whose worker dies in mid-section.
+"""The demo on a real Dagster: two jobs, the same two repositories, and a run whose worker is killed in its section.
 
-Dagster is `dagster dev` (`dagster_dev.py`), in an environment of its own. The oracle and Dagster's own event log say
-what happened, not what runs say of themselves.
+Dagster is `dagster dev` (`dagster_dev.py`), in an environment of its own. The oracle and Dagster's own event log show
+what happened, not what runs report of themselves.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DAGSTER = Environment("dagster", "1.13")
 MODULE = "examples.publishing.dagster_definitions"
 RUNS = dict(zip(("tools", "services"), JOBS, strict=True))
 OF_THE_LOCK = re.compile(r"(waiting: |acquired: |lost: )")
-"""Whom somebody waits for, that it has ended, and that a lease was lost."""
+"""The owner that a run waits for, the end of the wait, and a lost lease."""
 
 WAITING = "waiting: "
 LOST = "lost: "
@@ -53,7 +53,8 @@ PATIENCE = 420.0
 
 
 def dagster_at(theatre: Theatre, home: Path, more: Mapping[str, str]) -> DagsterDev:
-    """Make a Dagster whose jobs publish to the theatre's repositories, not started. more: settings of its processes."""
+    """Return a Dagster, not started, whose jobs publish to the demo's repositories. more: environment of its
+    processes."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     environment = {**settings(theatre, home / "tmp"), "PYTHONPATH": path, **more}
     return DagsterDev(home, MODULE, environment, DAGSTER.python)
@@ -61,7 +62,7 @@ def dagster_at(theatre: Theatre, home: Path, more: Mapping[str, str]) -> Dagster
 
 @contextmanager
 def a_dagster(theatre: Theatre, findings: Sequence[Finding]) -> Iterator[DagsterDev]:
-    """Run a Dagster whose jobs publish to the theatre's repositories; its home as `a_home` says."""
+    """Run a Dagster whose jobs publish to the demo's repositories; its home is made by `a_home`."""
     with a_home(theatre, "demo-dagster", findings) as home:
         theatre.board.act("Before: a real Dagster, all of it on this machine")
         theatre.board.note("starting webserver, daemon and code server")
@@ -99,10 +100,10 @@ def two_jobs(theatre: Theatre, dagster: DagsterDev, ledger: Ledger) -> list[Find
 
 @dataclass(slots=True)
 class Play:
-    """Some runs in this Dagster, by their names, which are those of launched, jobs and paces.
+    """Some runs in this Dagster, by name; launched, jobs and paces have the same names.
 
-    launched: the names of the jobs as Dagster knows them. followed: those that another run is to follow, named like it
-    with a suffix. names: of all runs, by their ids. awaited: whom each one waited for. workers: the process of the
+    launched: the names of the jobs in Dagster. followed: runs that are repeated by another run, which has the same name
+    with a suffix. names: of all runs, by id. awaited: the owner that each one waited for. workers: the process of the
     first run of each name; steps: those of the steps.
     """
 
@@ -127,7 +128,7 @@ class Play:
         self.names[self.dagster.launch(self.launched[name], config)] = name
 
     def are_over(self) -> bool:
-        """Return whether all have ended, and those that others are to follow have been followed."""
+        """Return whether all runs have ended, including those that repeat others."""
         runs = self.dagster.runs()
         repeated = {one.parent for one in runs.values()}
         return all(one.has_ended for one in runs.values()) and all(
@@ -135,10 +136,10 @@ class Play:
         )
 
     def look(self) -> None:
-        """Note what the event logs of all runs say."""
+        """Read the event logs of all runs."""
         self.runs = self.dagster.runs()
         for one in self.runs.values():
-            # Another run that follows one, launched by Dagster's daemon or by hand, has the packages of that.
+            # A run that repeats another, launched by Dagster's daemon or by hand, has its packages.
             self.names.setdefault(one.id, f"{self.names.get(one.parent, one.job)}{self.suffix}")
             for told in self.dagster.news(one.id):
                 self._take(one, told)
@@ -176,7 +177,7 @@ class Play:
 
 
 class DagsterParty(Orchestrated[Play]):
-    """A job's run in a Dagster of its own."""
+    """A run of a job in its own Dagster."""
 
     name = "dagster"
 
@@ -187,12 +188,12 @@ class DagsterParty(Orchestrated[Play]):
 
     @property
     def python(self) -> Path:
-        """The interpreter of its environment."""
+        """Return the interpreter of its environment."""
         return DAGSTER.python
 
     @property
     def title(self) -> str:
-        """Its version and address."""
+        """Return its version and address."""
         return f"Dagster {DAGSTER.installed('dagster')}, http://127.0.0.1:{self._started.port}"
 
     def starting(self) -> Generator[None, None, None]:
@@ -205,17 +206,17 @@ class DagsterParty(Orchestrated[Play]):
         self._play = Play(scene.theatre, dagster, scene.ledger, launched, jobs, paces, followed, "", scene.course)
 
     def stop(self) -> None:
-        """End all of it."""
+        """Stop all of it."""
         if self._dagster is not None:
             self._dagster.stop()
 
     def pause(self, repository: str) -> str:
-        """Stop the process of the step; the run worker goes on."""
+        """Stop the process of the step (SIGSTOP); the run worker continues."""
         step = f"{repository}.publish_{repository}"
         return self._pause(self._play.steps[self.name, step], f"the step {step}")
 
     def mend(self) -> str:
-        """Execute a run that failed again from where it failed, as somebody does who has looked at it."""
+        """Re-execute a failed run from failure, as a person would after a look."""
         failed = [one.id for one in self._play.runs.values() if not one.parent and one.status == "FAILURE"]
         if self._again or not failed:
             return ""
@@ -223,7 +224,7 @@ class DagsterParty(Orchestrated[Play]):
         return "Dagster shows the run FAILURE; it is executed again from where it failed"
 
     def findings(self) -> list[Finding]:
-        """Ask Dagster's GraphQL."""
+        """Read Dagster's GraphQL API, and judge."""
         runs = sorted(self._started.runs().values(), key=lambda one: bool(one.parent))
         states = [one.status for one in runs]
         moment, part = self._scene.moment, self._scene.part
@@ -252,7 +253,7 @@ def _repaired(seen: Play) -> Finding:
 
 
 def _holders(course: Course, kind: str) -> int:
-    """Return how often a lock had to be held: what the killed one held and did not end, its repetition held again."""
+    """Return how often a lock must have been held: what the killed run held and did not finish is held again."""
     return len(RUNS) + all(one.run != DOOMED for one in course.of(What.PUBLISHED, kind))
 
 
@@ -263,7 +264,7 @@ def _awaited(seen: Play) -> Finding:
 
 
 def _handed_over(seen: Play) -> Finding:
-    """Judge whether the step that the killed worker left behind ended by itself, and did not keep the lock."""
+    """Return whether the orphaned step ended by itself, and did not keep the lock."""
     killed_at = seen.course.killed.at if seen.course.killed else time.monotonic()
     after = [one.at - killed_at for one in seen.course.of(What.HOLDS, "apt") if one.run != DOOMED]
     waited, ttl = min(after, default=seen.theatre.ttl), seen.theatre.ttl
@@ -272,7 +273,7 @@ def _handed_over(seen: Play) -> Finding:
 
 
 def _shown(seen: Play, kind: str) -> Finding:
-    """Judge whether every materialization names the token under which it was published."""
+    """Return whether every materialization shows the token under which it was published."""
     held = {one.run: str(one.number) for one in seen.course.of(What.HOLDS, kind)}
     shown = {seen.names[run]: entries.get(TOKEN, "") for run, entries in seen.dagster.metadata(kind)}
     is_good = bool(shown) and all(held.get(run) == token for run, token in shown.items())

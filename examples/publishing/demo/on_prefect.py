@@ -1,7 +1,7 @@
-"""The demo on a real Prefect: two flows, the same two repositories, and a flow run that dies in mid-section.
+"""The demo on a real Prefect: two flows, the same two repositories, and a flow run that is killed in its section.
 
-Prefect is the one that the tests use (`tests/servers/prefect.py`): a server and a process worker, in an environment of
-their own. The oracle and Prefect's own API say what happened, not what flow runs say of themselves.
+Prefect is the one of the tests (`tests/servers/prefect.py`): a server and a process worker, in an environment of their
+own. The oracle and Prefect's own API show what happened, not what flow runs report of themselves.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ PATIENCE = 240.0
 
 
 class Stage:
-    """A Prefect at work: a server, a process worker, its API, and what its worker's flow runs write.
+    """A Prefect server, a process worker, a client of the API, and the output of the worker's flow runs.
 
-    more: settings of all its processes.
+    more: environment of all its processes.
     """
 
     def __init__(self, theatre: Theatre, home: Path, more: Mapping[str, str]) -> None:
         self._home = home
-        # a worker leaves folders behind, and a killed flow run its own
+        # a worker leaves folders behind, and so does a killed flow run
         self._ours = {**settings(theatre, home / "tmp"), **more}
         self._server = PrefectServer(home / "server", more, PREFECT.python)
         self._worker = Worker(home / "worker", self._server, POOL, settings=self._ours, python=PREFECT.python)
@@ -69,7 +69,7 @@ class Stage:
         self.log = WorkerLog(self._worker.directory / "log")
 
     def starting(self) -> Generator[None, None, None]:
-        """Start it, and give the word back wherever there is something to wait for; who gives up stops it."""
+        """Start it, and yield wherever it waits; closing the generator stops it."""
         self._server.launch()
         yield from until(lambda: _is_up(self._server), "Prefect's server does not serve", READY_WITHIN)
         _pool(self._server)
@@ -78,7 +78,7 @@ class Stage:
         yield from until(lambda: _is_up(self._worker), "Prefect's worker is not ready", READY_WITHIN)
 
     def stop(self) -> None:
-        """End it, and whatever it started that outlives it."""
+        """Stop it, and all processes that it started."""
         self.api.close()
         for one in (self._worker, self._server):
             one.stop()
@@ -113,7 +113,7 @@ class Stage:
 
 @contextmanager
 def a_prefect(theatre: Theatre, findings: Sequence[Finding]) -> Iterator[Stage]:
-    """Run a Prefect whose flows publish to the theatre's repositories; its home as `a_home` says."""
+    """Run a Prefect whose flows publish to the demo's repositories; its home is made by `a_home`."""
     with a_home(theatre, "demo-prefect", findings) as home:
         theatre.board.act("Before: a real Prefect, all of it on this machine")
         theatre.board.note("starting a server and a process worker")
@@ -144,7 +144,7 @@ def two_flows(theatre: Theatre, stage: Stage, ledger: Ledger) -> list[Finding]:
         _repaired(seen),
         _awaited(seen),
         cleared(seen.course),
-        # the one that was killed held the lock of apt, and another held it for its packages
+        # the killed one held the lock of apt, and another one held it for its packages
         *(apart(seen.course, kind, len(FLOWS) + (kind == "apt")) for kind in FORMATS),
         free(theatre),
     ]
@@ -155,9 +155,10 @@ def two_flows(theatre: Theatre, stage: Stage, ledger: Ledger) -> list[Finding]:
 
 @dataclass(slots=True)
 class Play:
-    """Some runs in this Prefect, by their names, which are those of flows, jobs and paces. awaited: whom each awaited.
+    """Some runs in this Prefect, by name; flows, jobs and paces have the same names. awaited: the owner that each
+    waited for.
 
-    heir: the name of a run that was not started from here, and repeats another; "" for the one that Prefect gave it.
+    heir: our name of a run that the automation started, and that repeats another; "" for Prefect's name.
     """
 
     theatre: Theatre
@@ -178,7 +179,7 @@ class Play:
         self.stage.api.start(f"{self.flows[name].replace('_', '-')}/{DEPLOYMENT}", name, parameters)
 
     def are_over(self) -> bool:
-        """Return whether all have ended, and one that crashed has been followed by another that has."""
+        """Return whether all have ended, and a crashed one has been followed by another that has ended."""
         self.runs = self.stage.api.runs()
         other = self.another()
         ours = [self.runs[name] for name in self.flows if name in self.runs]
@@ -186,7 +187,7 @@ class Play:
         return all(one.has_ended and (one.state_type != "CRASHED" or is_followed) for one in ours)
 
     def look(self) -> None:
-        """Note what the runs say, and what Prefect's states say of those who wait and of those that crashed."""
+        """Read the output of the runs, and the states of waiting and crashed runs in Prefect's API."""
         self.runs = self.stage.api.runs()
         for said in self.stage.log.news():
             self._take(said)
@@ -236,14 +237,14 @@ class Play:
             self._enter(Event(run, kind, What.REFUSED, text=said.text))
 
     def _enter(self, event: Event) -> None:
-        # The automation's run has a name that Prefect made up; it has the packages of the one that was killed.
+        # The automation's run has a name made up by Prefect, and the packages of the killed one.
         name = event.run if event.run in self.jobs else self.heir or event.run
         job = self.jobs.get(name, next(iter(self.jobs.values())))
         enter(self.theatre, self.ledger, self.course, job, replace(event, run=name))
 
 
 class PrefectParty(Orchestrated[Play]):
-    """A flow's run in a Prefect of its own."""
+    """A run of a flow in its own Prefect."""
 
     name = "prefect"
 
@@ -253,17 +254,17 @@ class PrefectParty(Orchestrated[Play]):
 
     @property
     def python(self) -> Path:
-        """The interpreter of its environment."""
+        """Return the interpreter of its environment."""
         return PREFECT.python
 
     @property
     def title(self) -> str:
-        """Its version."""
+        """Return its version."""
         return f"Prefect {PREFECT.installed('prefect')}"
 
     @property
     def awaited(self) -> str:
-        """What the message of the state AwaitingLock said."""
+        """Return the message of its state AwaitingLock."""
         return next((said for said in self._play.awaited.values() if said), "")
 
     def starting(self) -> Generator[None, None, None]:
@@ -275,20 +276,20 @@ class PrefectParty(Orchestrated[Play]):
         self._play = Play(scene.theatre, stage, scene.ledger, flows, jobs, paces, scene.course, self.name)
 
     def stop(self) -> None:
-        """End all of it."""
+        """Stop all of it."""
         if self._stage is not None:
             self._stage.stop()
 
     def pause(self, repository: str) -> str:  # noqa: ARG002 # one process publishes to both
-        """Stop the process of the flow run; its worker goes on."""
+        """Stop the process of the flow run (SIGSTOP); its worker continues."""
         return self._pause(self._play.process(self.name), "the flow run")
 
     def mend(self) -> str:
-        """Do nothing: the section's own retry takes another lease."""
+        """Do nothing: the section's own retry acquires another lease."""
         return ""
 
     def findings(self) -> list[Finding]:
-        """Ask Prefect's API."""
+        """Read Prefect's API, and judge."""
         self._play.are_over()
         run, other = self._play.runs[self.name], self._play.another()
         moment, part = self._scene.moment, self._scene.part
@@ -325,7 +326,7 @@ def _awaited(seen: Play) -> Finding:
 
 
 def _pool(server: PrefectServer) -> None:
-    """Make the pool; its worker says what else belongs to it."""
+    """Create the pool; its worker does the rest."""
     pool = {"name": POOL, "type": "process"}
     httpx.post(f"{server.url}/work_pools/", json=pool, timeout=30.0, trust_env=False).raise_for_status()
 

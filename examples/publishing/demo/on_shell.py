@@ -1,4 +1,4 @@
-"""The fourth of the demo: a shell script that publishes below `lockstead run`, without any orchestrator."""
+"""The fourth publisher of the demo: a shell script under `lockstead run`, without an orchestrator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PREFIX = "lockstead: "
 
 
 class ShellParty:
-    """One run of the script, which publishes to one repository after the other."""
+    """A run of the script, which publishes to one repository after the other."""
 
     name = "shell"
 
@@ -38,27 +38,27 @@ class ShellParty:
 
     @property
     def python(self) -> Path:
-        """The interpreter of the checkout."""
+        """Return the interpreter of the checkout."""
         return Path(sys.executable)
 
     @property
     def title(self) -> str:
-        """Where the script is."""
+        """Return the path of the script."""
         return f"{SCRIPT.relative_to(ROOT)}, below `lockstead run`"
 
     @property
     def awaited(self) -> str:
-        """What `lockstead run` said when it waited."""
+        """Return what `lockstead run` printed when it waited."""
         return self._awaited.get(self.name, "")
 
     def starting(self) -> Generator[None, None, None]:
-        """Do nothing: there is nothing to bring up."""
+        """Do nothing: there is nothing to start."""
         yield
 
     def stop(self) -> None:
-        """End the script and all that it started."""
+        """End the script and everything that it started."""
         if self._process is not None:
-            # `lockstead run` ends what it runs, and gives the lock back
+            # `lockstead run` stops its command, and releases the lock
             for number in (signal.SIGTERM, signal.SIGKILL):
                 with suppress(ProcessLookupError):
                     os.killpg(self._process.pid, number)
@@ -91,7 +91,7 @@ class ShellParty:
             )
 
     def look(self) -> None:
-        """Read on what it says."""
+        """Read new lines of its output."""
         for line in self._told.news():
             said = line.removeprefix(PREFIX)
             if said.startswith(WAITING):
@@ -111,11 +111,11 @@ class ShellParty:
         return self._process is not None and self._process.poll() is not None
 
     def kill(self, repository: str) -> str:
-        """Refuse: it is unharmed in every plan."""
+        """Raise an error: no plan kills the script."""
         raise NotImplementedError(f"nobody kills the script, at {repository}")
 
     def pause(self, repository: str) -> str:
-        """Refuse, likewise."""
+        """Raise an error: no plan pauses the script."""
         raise NotImplementedError(f"nobody pauses the script, at {repository}")
 
     def resume(self) -> None:
@@ -126,7 +126,7 @@ class ShellParty:
         return ""
 
     def state(self) -> object:
-        """Return its exit status, None while it runs, and the end of what it said."""
+        """Return its exit status, None while it runs, and the end of its output."""
         log = self._scene.home / "log"
         said = log.read_text(errors="replace")[-1000:] if log.exists() else ""
         return (None if self._process is None else self._process.poll(), said)

@@ -1,6 +1,6 @@
-"""What the demos on real orchestrators share: their home, the course of the two runs, and what is found of it.
+"""What the demos on real orchestrators share: their home, the course of the two runs, and its judgement.
 
-Must not know any orchestrator, nor anything of the tests.
+Independent of the orchestrator and of the tests.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from examples.publishing.events import Event, What
 from examples.publishing.runner import FORMATS, Job
 
 DOOMED = "tools"
-"""The run that is killed in mid-section; it begins, the others follow as soon as it holds a lock."""
+"""The run that is killed in its section; it begins, and the others follow as soon as it holds a lock."""
 
 
 @dataclass(slots=True)
 class Course:
-    """What was seen of the runs, and done to them, in the order in which it was heard."""
+    """What was seen of the runs, and done to them, in this order."""
 
     events: list[Event] = field(default_factory=list)
 
     @property
     def killed(self) -> Event | None:
-        """That the first was killed, if one was."""
+        """Return the event that the first one was killed; None if it was not."""
         return next((one for one in self.events if one.what is What.KILLED), None)
 
     def add(self, event: Event) -> list[Event]:
-        """Enter an event; gives it, and who waits for somebody else from then on."""
+        """Add an event; return it, and the new waits for a holder."""
         place = (event.run, event.repository)
         if event.what is What.WAITING:
             if self._has_last(place, {What.HOLDS, What.PHASE, What.PAUSED}):
@@ -48,9 +48,9 @@ class Course:
             if (last := self._last(*place)) and (last.what, last.text) == (event.what, event.text):
                 return []
         elif event.what is What.REFUSED and self._has_last(place, {What.REFUSED}):
-            return []  # the same loss, told by another one
+            return []  # another report of the same loss
         elif (last := self._last(*place)) and last.what is What.WAITING and last.at > event.at:
-            # who waits may be told of late: a wait begins no later than it ends
+            # a wait may be reported late: it begins no later than it ends
             self.events[self.events.index(last)] = replace(last, at=event.at)
         added = [event]
         if event.what is What.HOLDS:
@@ -63,19 +63,19 @@ class Course:
         return added
 
     def holder(self, repository: str) -> str:
-        """Name who was the last that came to hold a lock, and was not heard to end; "" for nobody."""
+        """Return the last run that acquired a lock and was not seen to end; "" if there is none."""
         held = self.of(What.HOLDS, repository)
-        # who is killed or paused holds on, until its lease has run out and another comes to hold
+        # a killed or paused run is the holder until its lease has expired and another one acquires the lock
         at_work = {What.HOLDS, What.PHASE, What.KILLED, What.PAUSED}
         return held[-1].run if held and self._has_last((held[-1].run, repository), at_work) else ""
 
     def of(self, what: What, repository: str) -> list[Event]:
-        """Return the events of a kind on one repository, in their order."""
+        """Return the events of a kind on one repository, in order."""
         found = [one for one in self.events if (one.what, one.repository) == (what, repository)]
         return sorted(found, key=lambda one: one.at)
 
     def is_writing(self, run: str) -> bool:
-        """Return whether a run has a version half written, on the repository where it lingers."""
+        """Return whether a run has a version half written, on the repository where it pauses."""
         return any((one.run, one.repository, one.phase) == (run, "apt", "metadata") for one in self.events)
 
     def _last(self, run: str, repository: str) -> Event | None:
@@ -88,11 +88,11 @@ class Course:
 
 
 class Play(Protocol):
-    """Some runs in one orchestrator, as far as their course is led from here. awaited: whom each one waited for."""
+    """Some runs in one orchestrator, as the demo sees them. awaited: the owner that each one waited for."""
 
     @property
     def awaited(self) -> Mapping[str, str]:
-        """What each run that waited said of it, in the words of its orchestrator."""
+        """Return what each waiting run reported about it, in the words of its orchestrator."""
         ...
 
     def start(self, name: str) -> None:
@@ -100,33 +100,33 @@ class Play(Protocol):
         ...
 
     def are_over(self) -> bool:
-        """Return whether those that were started have ended, and whatever follows from them."""
+        """Return whether all started runs have ended, and those that follow them."""
         ...
 
     def look(self) -> None:
-        """Take what is new into the course."""
+        """Read what is new."""
         ...
 
     def kill(self, name: str, repository: str) -> str:
-        """Kill the worker of a run that is at work on a repository (SIGKILL); the process, in words."""
+        """Kill (SIGKILL) the worker of a run that works on a repository; return a description of the process."""
         ...
 
     def states(self) -> object:
-        """Say where the runs are, for who has waited for too long."""
+        """Describe where the runs are, for the message of a timeout."""
         ...
 
 
 def play(where: Play, theatre: Theatre, course: Course, names: Sequence[str], patience: float) -> None:
-    """Start the runs, the others as soon as the doomed one holds a lock, and look on until all have ended.
+    """Start the runs, all but the first as soon as the first holds a lock, and poll until all have ended.
 
-    The doomed one is killed when its version is half written and another waits. patience is seconds; TimeoutError
-    after them.
+    The first is killed when its version is half written and another one waits. patience is in seconds; TimeoutError
+    after it.
     """
     where.start(DOOMED)
     others = [name for name in names if name != DOOMED]
     ends_at = time.monotonic() + patience
     while True:
-        # Asked before looking, or the last words would be missed.
+        # Asked before polling, or the last lines would be missed.
         are_over = not others and where.are_over()
         where.look()
         if are_over:
@@ -146,23 +146,23 @@ SIGNALS = {What.KILLED: "SIGKILL", What.PAUSED: "SIGSTOP", What.RESUMED: "SIGCON
 
 
 def done_to(theatre: Theatre, course: Course, event: Event) -> None:
-    """Take what was done to a run into course and display; the event's text is the process, in words."""
+    """Add what was done to a run to the course and the display; the event's text describes the process."""
     theatre.board.note(f"{event.what}: {SIGNALS[event.what]} to {event.text}", "yellow")
     for one in course.add(event):
         theatre.board.event(one)
 
 
 def enter(theatre: Theatre, ledger: Ledger, course: Course, job: Job, event: Event) -> None:
-    """Take what a run did into course, ledger and display."""
+    """Add what a run did to the course, the ledger and the display."""
     for one in course.add(event):
         theatre.note_event(ledger, job, one)
 
 
 @contextmanager
 def a_home(theatre: Theatre, name: str, findings: Sequence[Finding]) -> Iterator[Path]:
-    """Return a folder below build/ that goes with the block.
+    """Return a folder below build/ that is removed after the block.
 
-    It stays, for its logs, if the block fails or made a finding that is not good.
+    It stays, for its logs, if the block fails or has a bad finding.
     """
     home = ROOT / "build" / name / uuid.uuid4().hex[:8]
     home.mkdir(parents=True)
@@ -181,12 +181,12 @@ def a_home(theatre: Theatre, name: str, findings: Sequence[Finding]) -> Iterator
 
 
 def repositories(theatre: Theatre) -> str:
-    """Return where the theatre's repositories are, as a URL."""
+    """Return the URL of the demo's repositories."""
     return f"gs://{theatre.place.bucket}/{theatre.place.prefix}".rstrip("/")
 
 
 def settings(theatre: Theatre, tmp: Path) -> dict[str, str]:
-    """Return the settings of the pipeline for processes of their own; what those leave behind goes to tmp."""
+    """Return the environment of the pipeline's processes; what those leave behind is in tmp."""
     tmp.mkdir()
     return {
         "TMPDIR": str(tmp),
@@ -198,18 +198,18 @@ def settings(theatre: Theatre, tmp: Path) -> dict[str, str]:
 
 
 def paced(job: Job, lingering: Mapping[str, float]) -> dict[str, float]:
-    """Return how slowly a run goes: at its job's pace, and lingering for seconds before some phases (`yum/commit`)."""
+    """Return the pace of a run: its job's, with pauses of these seconds before some phases (`yum/commit`)."""
     pace = {f"{kind}/{phase}": job.pace.every for kind in FORMATS for phase in PHASES} if job.pace.every else {}
     return pace | {key: seconds + job.pace.every for key, seconds in lingering.items()}
 
 
 def doomed(name: str, linger: float) -> dict[str, float]:
-    """Return where a run lingers: the doomed one with a version half written."""
+    """Return where a run pauses: the first one, with a version half written."""
     return {"apt/metadata": linger} if name == DOOMED else {}
 
 
 def cleared(course: Course, by: str | None = None) -> Finding:
-    """Judge whether somebody, or a certain run, cleared away what the killed one left."""
+    """Return whether a run, or this run, removed what the killed one left."""
     killed = course.killed
     published = course.of(What.PUBLISHED, killed.repository) if killed else []
     are_pruned = any(one.pruned for one in published if by in (None, one.run))
@@ -217,9 +217,9 @@ def cleared(course: Course, by: str | None = None) -> Finding:
 
 
 def apart(course: Course, kind: str, holders: int) -> Finding:
-    """Judge whether one held after the other, so often in all, with a higher token each time.
+    """Return whether the runs held the lock one after the other, this often, with a higher token each time.
 
-    Who was killed ended by that, and who was paused by losing its lease. Nobody published who was not the last to hold.
+    A killed run ended by that, and a paused one by losing its lease. Only the last holder published.
     """
     held = course.of(What.HOLDS, kind)
     ended = [one for one in course.events if _ends(one, kind)]
@@ -243,11 +243,11 @@ def _ends(event: Event, kind: str) -> bool:
 
 
 def free(theatre: Theatre) -> Finding:
-    """Judge whether nobody holds a lock any more."""
+    """Return whether both locks are free."""
     held = [kind for kind in FORMATS if lockstead.Lock(f"{theatre.lock_url}#{kind}").inspect() is not None]
     return Finding(not held, "both locks are free" if not held else f"still locked: {', '.join(held)}")
 
 
 def listed(states: Mapping[str, object]) -> str:
-    """Say the states of runs."""
+    """Describe the states of runs."""
     return ", ".join(f"{name} {state}" for name, state in states.items())

@@ -1,4 +1,4 @@
-"""What the demo of four asks of each who publishes. Must not know any of them."""
+"""The interface of a publisher in the demo of four."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from examples.publishing.events import What
 from examples.publishing.runner import Job
 
 LINGER = {Part.KILLED: 30.0, Part.PAUSED: 12.0}
-"""Seconds that who is harmed lingers at that moment: time to be killed or paused there.
+"""Seconds that a harmed run pauses at that moment: time to kill or pause it there.
 
-Who is paused lingers there again, where its orchestrator tries the section once more and does not tell it so.
+The paused one pauses there again if its orchestrator repeats the section without telling it.
 """
 
 READY_WITHIN = 180.0
 """Seconds, for what does not come up at all, not for a busy machine."""
 
 WAITING = "waiting for '"
-"""How what a wrapper or `lockstead run` says begins, when somebody waits."""
+"""The beginnings of what a wrapper or `lockstead run` prints when a run waits."""
 
 HOLDER = re.compile(r"waiting(?: for|:) .*?'(?P<owner>[^':]+):")
-"""For whom somebody waits, in the words of any of the wrappers and of `lockstead run`: its owner begins with a name."""
+"""The owner that a run waits for, in the words of any wrapper and of `lockstead run`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What one of them is given: where to play, what to publish, and what becomes of it, when.
+    """What a publisher gets: where to publish, what, and which fault happens to it.
 
-    home: a folder of its own. settings: what stands in the environment of all that it starts.
+    home: a folder of its own. settings: the environment of all processes that it starts.
     """
 
     theatre: Theatre
@@ -52,34 +52,34 @@ class Scene:
 
     @property
     def pace(self) -> dict[str, float]:
-        """How slowly to go before which phase."""
+        """Return its pauses before some phases."""
         return paced(self.job, {} if self.moment is None else {self.moment.key: LINGER[self.part]})
 
 
 class Party(Protocol):
-    """One who publishes: an orchestrator with its one run, or a script."""
+    """A publisher: an orchestrator with its one run, or a script."""
 
     @property
     def name(self) -> str:
-        """Its name, and that of its run."""
+        """Return its name, which is also its run's."""
         ...
 
     @property
     def python(self) -> Path:
-        """The interpreter that its workers run in; LookupError, with one line, if it is not installed."""
+        """Return the interpreter of its workers; LookupError, with one line, if it is not installed."""
         ...
 
     @property
     def title(self) -> str:
-        """Its product and version, and where it can be looked at."""
+        """Return its product, version and address."""
         ...
 
     def starting(self) -> Generator[None, None, None]:
-        """Bring it up; gives the word back wherever there is something to wait for. Every wait has a limit."""
+        """Start it; yields wherever it waits. Every wait has a limit."""
         ...
 
     def stop(self) -> None:
-        """End it and all that it started, wherever it is. Bounded; idempotent."""
+        """Stop it and all that it started. Bounded; idempotent."""
         ...
 
     def begin(self) -> None:
@@ -87,40 +87,40 @@ class Party(Protocol):
         ...
 
     def look(self) -> None:
-        """Take what is new into the course."""
+        """Read what is new."""
         ...
 
     def is_over(self) -> bool:
-        """Return whether its run has ended, and whatever follows from that."""
+        """Return whether its run has ended, and every run that follows it."""
         ...
 
     def kill(self, repository: str) -> str:
-        """Kill the worker that is at work on a repository (SIGKILL); the process, in words."""
+        """Kill the worker that works on a repository (SIGKILL); return a description of the process."""
         ...
 
     def pause(self, repository: str) -> str:
-        """Stop the process that is at work on a repository (SIGSTOP); the process, in words."""
+        """Stop the process that works on a repository (SIGSTOP); return a description of the process."""
         ...
 
     def resume(self) -> None:
-        """Let it go on (SIGCONT)."""
+        """Resume the process (SIGCONT)."""
         ...
 
     def mend(self) -> str:
-        """After a loss: have it run again, if it failed and does not do so by itself; what was done, or ""."""
+        """After a loss: run it again, unless it does so by itself; return what was done, or ""."""
         ...
 
     @property
     def awaited(self) -> str:
-        """What it said, in its own words, when it waited for somebody else; "" if it did not."""
+        """Return what it printed when it waited for a holder; "" if it did not wait."""
         ...
 
     def state(self) -> object:
-        """Say where its run is."""
+        """Describe where its run is."""
         ...
 
     def findings(self) -> list[Finding]:
-        """Ask its orchestrator how it ended, and judge whether that is what its part asks for."""
+        """Read from its orchestrator how it ended, and judge whether that is correct."""
         ...
 
 
@@ -128,11 +128,11 @@ P = TypeVar("P", bound=Play)
 
 
 class Orchestrated(Generic[P]):
-    """What parties with an orchestrator of their own have in common: their one run is one of its plays."""
+    """The common part of publishers with an orchestrator of their own: their one run."""
 
     name: str
     _play: P
-    """From the start on."""
+    """The state after the start."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
@@ -140,7 +140,7 @@ class Orchestrated(Generic[P]):
 
     @property
     def awaited(self) -> str:
-        """What the run said when it waited."""
+        """Return what the run printed when it waited."""
         return self._play.awaited.get(self.name, "")
 
     def begin(self) -> None:
@@ -148,52 +148,52 @@ class Orchestrated(Generic[P]):
         self._play.start(self.name)
 
     def look(self) -> None:
-        """Take what is new into the course."""
+        """Read what is new."""
         self._play.look()
 
     def is_over(self) -> bool:
-        """Return whether the run has ended, and whatever follows from that."""
+        """Return whether the run has ended, and every run that follows it."""
         return self._play.are_over()
 
     def kill(self, repository: str) -> str:
-        """Kill the worker that is at work on a repository."""
+        """Kill the worker that works on a repository."""
         return self._play.kill(self.name, repository)
 
     def resume(self) -> None:
-        """Let the process that was stopped go on."""
+        """Resume the stopped process."""
         if self._paused is not None:
             os.kill(self._paused, signal.SIGCONT)
 
     def state(self) -> object:
-        """Say where the run is."""
+        """Describe where the run is."""
         return self._play.states()
 
     def _pause(self, pid: int, what: str) -> str:
-        """Stop a process; say which."""
+        """Stop a process; return its description."""
         self._paused = pid
         os.kill(pid, signal.SIGSTOP)
         return f"process {pid}, {what}"
 
 
 def awaits(said: str) -> str:
-    """Name for whom somebody waits, who says so; "" if it is said of nobody."""
+    """Return the owner that a waiter names; "" if it names none."""
     found = HOLDER.search(said)
     return "" if found is None else found["owner"]
 
 
 def note_wait(awaited: dict[str, str], name: str, said: str) -> None:
-    """Keep what a run says of its waiting: the first that names for whom."""
+    """Keep a run's first line about its wait that names the owner."""
     if not awaits(awaited.get(name, "")):
         awaited[name] = said
 
 
 def tokens(course: Course, name: str, repository: str) -> list[int | None]:
-    """Return the tokens with which somebody held a lock, one after the other."""
+    """Return the tokens with which a run held a lock, in order."""
     return [one.number for one in course.of(What.HOLDS, repository) if one.run == name]
 
 
 def until(condition: Callable[[], object], otherwise: str, seconds: float) -> Iterator[None]:
-    """Return the word until a condition holds; TimeoutError, saying otherwise, after so many seconds."""
+    """Yield until a condition holds; TimeoutError with `otherwise` after these seconds."""
     ends_at = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > ends_at:

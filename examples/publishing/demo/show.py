@@ -1,4 +1,4 @@
-"""Plays the acts in order and says at the end whether the claims hold."""
+"""Plays the acts in order and prints at the end whether the claims hold."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from examples.publishing.gcs import Place
 
 
 def show(place: Place | None, lock_url: str | None, *, ttl: float, pace: float, console: Console) -> bool:
-    """Play the four acts of the engine; gives whether everything it claims was seen.
+    """Play the four acts of the engine; return whether all claims hold.
 
-    Unfit, with one line, for locks that cannot be. KeyboardInterrupt passes, with all stopped.
+    Unfit, with one line, for an unusable lock store. KeyboardInterrupt passes, after everything was stopped.
     """
     if lock_url is not None:
         check_fences(lock_url)
@@ -50,13 +50,13 @@ DRAWINGS = (".svg", ".png", ".pdf")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Which files are written, if any: what is shown, as plain lines; and the course, drawn."""
+    """The files to write: the output as plain lines, and the timeline."""
 
     record: Path | None = None
     diagram: Path | None = None
 
     def check(self) -> None:
-        """Raise Unfit if one of them has no folder to be in, or is not a drawing."""
+        """Raise Unfit if the folder of one is missing, or the suffix of the timeline is not one of a drawing."""
         for path in filter(None, (self.record, self.diagram)):
             if not path.parent.is_dir():
                 raise Unfit(f"{path}: there is no folder {path.parent}")
@@ -74,9 +74,9 @@ def show_four(
     pace: float,
     console: Console,
 ) -> bool:
-    """Play three orchestrators and a script at one repository; as `show`.
+    """Play three orchestrators and a script that publish to the same repositories; like `show`.
 
-    Unfit or Absent, with one line, for what cannot be, before anything was started.
+    Unfit or Absent, with one line, before anything was started.
     """
     from examples.publishing.demo.four import Cast, one_repository
     from examples.publishing.demo.on_airflow import AIRFLOW, AirflowParty
@@ -111,8 +111,8 @@ def show_four(
 
 
 def show_on_airflow(place: Place | None, *, ttl: float, pace: float, console: Console) -> bool:
-    """Play the demo on a real Airflow; as `show`."""
-    # The tests' Airflow comes with the tests' tools, which the other demo does without.
+    """Play the demo on a real Airflow; like `show`."""
+    # The tests' Airflow needs the tests' tools, which the other demos do without.
     from examples.publishing.demo.on_airflow import an_airflow, two_dags
 
     with _judging(console) as findings, board_for(console) as board, theatre(board, place, None, ttl, pace) as stage:
@@ -124,7 +124,7 @@ def show_on_airflow(place: Place | None, *, ttl: float, pace: float, console: Co
 
 
 def show_on_prefect(place: Place | None, *, ttl: float, pace: float, console: Console) -> bool:
-    """Play the demo on a real Prefect; as `show`."""
+    """Play the demo on a real Prefect; like `show`."""
     from examples.publishing.demo.on_prefect import a_prefect, two_flows
 
     with _judging(console) as findings, board_for(console) as board, theatre(board, place, None, ttl, pace) as stage:
@@ -136,7 +136,7 @@ def show_on_prefect(place: Place | None, *, ttl: float, pace: float, console: Co
 
 
 def show_on_dagster(place: Place | None, *, ttl: float, pace: float, console: Console) -> bool:
-    """Play the demo on a real Dagster; as `show`."""
+    """Play the demo on a real Dagster; like `show`."""
     from examples.publishing.demo.on_dagster import a_dagster, two_jobs
 
     with _judging(console) as findings, board_for(console) as board, theatre(board, place, None, ttl, pace) as stage:
@@ -149,7 +149,7 @@ def show_on_dagster(place: Place | None, *, ttl: float, pace: float, console: Co
 
 @contextmanager
 def _recording(path: Path | None) -> Iterator[Console | None]:
-    """Return what writes plain lines of 100 columns to a file, and leaves them whole; None without a path."""
+    """Return a console that writes plain lines of 100 columns to a file, without wrapping; None without a path."""
     if path is None:
         yield None
         return
@@ -159,7 +159,7 @@ def _recording(path: Path | None) -> Iterator[Console | None]:
 
 @contextmanager
 def _judging(console: Console, record: Console | None = None) -> Iterator[list[Finding]]:
-    """Collect findings and give the verdict at the end, which is recorded as well."""
+    """Collect findings and print the verdict at the end, to the record as well."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _as_interrupt)
     started = time.monotonic()

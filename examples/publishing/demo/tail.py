@@ -1,4 +1,4 @@
-"""Follows a file that others write: its new whole lines, each given once. Must not know what stands in them."""
+"""Follows a growing file: its new complete lines, each returned once."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from pathlib import Path
 
 
 class Tail:
-    """The lines of one file, from its beginning on; one that is not there yet has none."""
+    """The lines of one file from its beginning; a missing file has none."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read = 0
 
     def news(self) -> list[str]:
-        """Return the lines that were written since the last time."""
+        """Return the lines that were written since the last call."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._read)
                 content = file.read()
         except FileNotFoundError:
             return []
-        # A line that is still being written is read the next time.
+        # An incomplete line is returned by a later call.
         whole = content[: content.rfind(b"\n") + 1]
         self._read += len(whole)
         return whole.decode("utf-8", "replace").splitlines()

@@ -1,6 +1,6 @@
-"""Follows what the tasks of an Airflow say: the events of the pipeline, and what the lock's own tasks say of it.
+"""Follows the logs of an Airflow's tasks: the events of the pipeline, and the lines of the lock's own tasks.
 
-Reads the log files as they grow. Must not know what follows from a line.
+Independent of what follows from a line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from examples.publishing.demo.tail import Tail
 from examples.publishing.events import Event
 
 OF_THE_LOCK = re.compile(r"waiting for |acquired .* s$|lease lost: ")
-"""Whom somebody waits for, that it has ended, and the failure of a task whose lease was lost."""
+"""The owner that a task waits for, the end of the wait, and the failure of a task with a lost lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,14 @@ class Said:
 
 
 class TaskLogs:
-    """The logs below a folder (`logs` in AIRFLOW_HOME); each line is given once."""
+    """The logs below a folder (`logs` in AIRFLOW_HOME); each line is returned once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._tails: dict[Path, Tail] = {}
 
     def news(self) -> list[Said]:
-        """Return what was said since the last time, events in the order in which they happened."""
+        """Return the lines since the last call, events in the order in which they happened."""
         said = [
             one for path in self._folder.glob("dag_id=*/run_id=*/task_id=*/attempt=*.log*") for one in self._of(path)
         ]
@@ -60,6 +60,6 @@ class TaskLogs:
 
 
 def _text(line: Any) -> str:
-    """Return what a line of a log says: for the failure of a task the message of what it failed with."""
+    """Return the text of a line of a log; for a task's failure, the message of its error."""
     failures = line.get("error_detail") or ()
     return str(failures[0]["exc_value"] if failures else line["event"])

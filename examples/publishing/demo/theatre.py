@@ -1,4 +1,4 @@
-"""What all acts share: bucket, keys, packages, the ledger of reported successes, and a reader that never stops."""
+"""What all acts share: bucket, keys, packages, the ledger of reported successes, and a continuous reader."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SUFFIXES = {"apt": "deb", "yum": "rpm"}
 
 @dataclass(slots=True)
 class Ledger:
-    """What publishers reported as published, and what they tried; judged against what is there."""
+    """The ledger: what publishers reported as published, and what they tried to publish."""
 
     reported: dict[str, list[Entry]] = field(default_factory=lambda: {kind: [] for kind in FORMATS})
     attempted: dict[str, list[Entry]] = field(default_factory=lambda: {kind: [] for kind in FORMATS})
@@ -40,7 +40,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Theatre:
-    """Everything an act needs. ttl and pace are seconds."""
+    """Everything an act needs. ttl and pace are in seconds."""
 
     board: Board
     bucket: GcsBucket
@@ -54,12 +54,12 @@ class Theatre:
     pace: float
 
     def packages(self, name: str, kinds: tuple[str, ...] = ("apt", "yum")) -> tuple[Path, ...]:
-        """Build a package for each kind of repository."""
+        """Build a package for each repository."""
         key = self.folder / "key.asc"
         return tuple(build(Recipe(name, text=f"{name}\n"), SUFFIXES[kind], self.folder, key) for kind in kinds)
 
     def jobs(self, prefix: str, names: tuple[str, ...], *, locked: bool = True, pace: float = 0.0) -> tuple[Job, ...]:
-        """Prepare a job for each name: to publish one package of that name to each repository."""
+        """Prepare a job for each name, which publishes one package of that name to each repository."""
         with ThreadPoolExecutor(4) as pool:
             files = list(pool.map(self.packages, names))
         place = Place(self.place.bucket, self.place.prefix + prefix)
@@ -69,17 +69,17 @@ class Theatre:
         )
 
     def lock(self, owner: str) -> LockSettings:
-        """How a run asks for the lock."""
+        """Return the lock settings of a run."""
         return LockSettings(self.lock_url, ttl=self.ttl, timeout=120.0 + 60 * self.pace, owner=owner, backoff_max=0.3)
 
     def note_event(self, ledger: Ledger, job: Job, event: Event) -> None:
-        """Show an event, and enter a reported success into the ledger."""
+        """Show an event, and add a reported success to the ledger."""
         self.board.event(event)
         if event.what is What.PUBLISHED:
             ledger.reported[event.repository] += entries_of(job, event.repository)
 
     def judge(self, prefix: str, kind: str, ledger: Ledger, *, is_sealed: bool = True) -> Verdict:
-        """Ask the oracle about one repository."""
+        """Return the oracle's verdict on one repository."""
         return judge(
             self.bucket,
             f"{self.place.prefix}{prefix}{kind}/",
@@ -92,21 +92,21 @@ class Theatre:
 
 
 def entries_of(job: Job, kind: str) -> list[Entry]:
-    """Return what a job publishes to a repository, as the oracle's ledger has it."""
+    """Return the packages that a job publishes to a repository, as entries of the ledger."""
     found = [FORMATS[kind].inspect(path) for path in job.files if path.suffix == FORMATS[kind].suffix]
     return [Entry(package.name, package.version, package.arch, package.sha256) for package in found]
 
 
 def attempted(ledger: Ledger, jobs: tuple[Job, ...]) -> None:
-    """Enter what jobs are going to try."""
+    """Add the packages that jobs will try to publish."""
     for job, kind in itertools.product(jobs, FORMATS):
         ledger.attempted[kind] += entries_of(job, kind)
 
 
 class Reader:
-    """Reads both repositories again and again, wholly, as the oracle does, and counts what a reader would have met.
+    """Reads both repositories completely, in a loop, and counts the problems that a reader would have had.
 
-    pause: seconds between two readings.
+    pause: seconds between two rounds.
     """
 
     def __init__(self, theatre: Theatre, ledger: Ledger, pause: float = 0.1) -> None:
@@ -127,7 +127,7 @@ class Reader:
     def _read(self) -> None:
         while not self._is_over.wait(self._pause):
             for kind in FORMATS:
-                # Taken before reading: what is reported while we read may come after the version we look at.
+                # Read before the repository: what is reported meanwhile may come after the version we read.
                 known = Ledger({kind: list(self._ledger.reported[kind])}, {kind: list(self._ledger.attempted[kind])})
                 try:
                     verdict = self._theatre.judge("", kind, known)
@@ -148,7 +148,7 @@ def theatre(board: Board, place: Place | None, lock_url: str | None, ttl: float,
             bucket = GcsBucket(place.bucket)
             stack.callback(bucket.close)
         else:
-            # A place of its own, gone afterwards: the demo signs with a key that nobody will ever trust.
+            # A GnuPG home of its own, removed afterwards: the demo signs with a key that nobody will ever trust.
             place = Place(place.bucket, f"{place.prefix}demo-{uuid.uuid4().hex[:8]}/")
             bucket = GcsBucket(place.bucket)
             stack.callback(bucket.close)
@@ -180,7 +180,7 @@ def _empty(bucket: GcsBucket, place: Place) -> None:
 
 @contextmanager
 def _emulator() -> Iterator[Place]:
-    # In this very process: whatever ends the demo ends the server too.
+    # In this process, so that whatever ends the demo ends the server too.
     with GcsServer(buckets=["demo"]) as server:
         before = os.environ.get("STORAGE_EMULATOR_HOST")
         os.environ["STORAGE_EMULATOR_HOST"] = server.url

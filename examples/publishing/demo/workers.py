@@ -1,7 +1,7 @@
-"""Publishers as processes of their own, which can be killed, paused and continued; and the worker's side of that.
+"""Publishers as processes of their own, which can be killed, paused and resumed; and the worker's side.
 
-A job goes to a worker's standard input as one line of JSON, events come back on its standard output. A worker whose
-input ends has lost its parent, and ends too.
+A job is sent to a worker's standard input as one line of JSON, and its events come back on its standard output. A
+worker whose input ends has lost its parent, and ends too.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from examples.publishing.runner import Job, Pace, run
 
 
 def job_line(job: Job) -> str:
-    """Write a job as one line of JSON."""
+    """Return a job as one line of JSON."""
     return json.dumps({**asdict(job), "files": [str(path) for path in job.files]})
 
 
 def job_of(line: str) -> Job:
-    """Read what `job_line` wrote."""
+    """Parse the output of `job_line`."""
     fields = json.loads(line)
     fields["files"] = tuple(Path(path) for path in fields["files"])
     fields["place"], fields["pace"] = Place(**fields["place"]), Pace(**fields["pace"])
@@ -40,7 +40,7 @@ def job_of(line: str) -> Job:
 
 
 def work() -> None:
-    """Be a worker: read a job, wait for the word to start, publish, report."""
+    """Run as a worker: read a job, wait for the start line, publish, report."""
     job = job_of(sys.stdin.readline())
     writing = threading.Lock()
 
@@ -53,7 +53,7 @@ def work() -> None:
         sys.stdin.read()
         os._exit(1)
 
-    # The events tell all there is to tell; what else is on standard error is an accident.
+    # The events report everything; other output on standard error is unexpected.
     logging.getLogger("lockstead").addHandler(logging.NullHandler())
     sys.stdin.readline()
     threading.Thread(target=outlive_nobody, daemon=True).start()
@@ -72,7 +72,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # Ctrl-C goes to the demo alone, which then ends its workers in order.
+            # Ctrl-C is for the demo alone, which then stops its workers in order.
             start_new_session=True,
         )
         self._complaints: list[str] = []
@@ -86,27 +86,27 @@ class Worker:
 
     @property
     def complaints(self) -> str:
-        """What it wrote to its standard error."""
+        """Return what it wrote to its standard error."""
         return "".join(self._complaints)
 
     def go(self) -> None:
-        """Return the word to start."""
+        """Send the start line."""
         self._say("go")
 
     def kill(self) -> None:
-        """End it as a machine that loses its power does."""
+        """Kill it, as a power failure would."""
         self._process.kill()
 
     def pause(self) -> None:
-        """Stop it, with all its threads, wherever they are."""
+        """Stop all its threads (SIGSTOP)."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End it if it still runs, and clear up."""
+        """Kill it if it still runs, and clean up."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
@@ -148,14 +148,14 @@ class Crew:
         self._running: set[Worker] = set()
 
     def add(self, job: Job) -> Worker:
-        """Start a worker; it does nothing before it is told to go."""
+        """Start a worker, which waits for the start line."""
         worker = Worker(job, self._events)
         self._workers.append(worker)
         self._running.add(worker)
         return worker
 
     def events(self, timeout: float) -> Iterator[tuple[Worker, Event]]:
-        """Return events until all workers have ended; TimeoutError if there is none for timeout seconds."""
+        """Return events until all workers have ended; TimeoutError if there is none for `timeout` seconds."""
         while self._running:
             try:
                 worker, event = self._events.get(timeout=timeout)
@@ -170,14 +170,14 @@ class Crew:
                 yield worker, event
 
     def close(self) -> None:
-        """End all workers."""
+        """Stop all workers."""
         for worker in self._workers:
             worker.close()
 
 
 @contextmanager
 def crew() -> Iterator[Crew]:
-    """Have workers while the block runs, and none afterwards, however it ends."""
+    """Provide workers while the block runs; all are stopped at its end."""
     hired = Crew()
     try:
         yield hired

@@ -89,7 +89,7 @@ def test_a_command_that_fails_fails_the_script_and_gives_the_lock_back(shelf: Sh
     [
         (None, "LOCKSTEAD_TICKET is not set"),
         ("nonsense", "LOCKSTEAD_TICKET: "),
-        ("another", "holds the lock 'other', which is none of apt, yum"),
+        ("another", "holds the lock 'other', which is not one of apt, yum"),
     ],
 )
 def test_without_a_lease_around_it_an_attached_command_is_refused(
