@@ -1,6 +1,6 @@
 """Access to a bucket: eight operations, each exactly one request.
 
-Decides nothing but what a repeated request means (`Patient`). Must not know what is published. No verb
+Decides nothing but what a repeated request means (`RetryingBucket`). Must not know what is published. No verb
 repeats itself: who asks knows whether asking twice is harmless.
 """
 
@@ -89,7 +89,7 @@ def crc32c(content: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Patient:
+class RetryingBucket:
     """A bucket whose idempotent requests are repeated for about `patience` seconds; `check` is called before each
     repetition.
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 import lockstead
 from examples.publishing.errors import PublishingError
-from examples.publishing.events import Event, What
+from examples.publishing.events import Event, EventKind
 from examples.publishing.front import Front
 from examples.publishing.gcs import GcsBucket, Place
 from examples.publishing.layout import Layout
@@ -312,13 +312,13 @@ def _reporting(*, as_json: bool) -> Report:
 
     def report(event: Event) -> None:
         said = {
-            What.STAGING: "uploading",
-            What.WAITING: "waiting for the lock",
-            What.HOLDS: f"holding the lock, token {event.number}",
-            What.PHASE: event.phase,
-            What.PUBLISHED: f"version {event.number}: {event.text}",
+            EventKind.STAGING: "uploading",
+            EventKind.WAITING: "waiting for the lock",
+            EventKind.HOLDS: f"holding the lock, token {event.number}",
+            EventKind.PHASE: event.phase,
+            EventKind.PUBLISHED: f"version {event.number}: {event.text}",
         }
-        click.echo(f"{event.repository}: {said.get(event.what) or event.text}", err=event.what is What.FAILED)
+        click.echo(f"{event.repository}: {said.get(event.what) or event.text}", err=event.what is EventKind.FAILED)
 
     return (lambda event: click.echo(event.to_line())) if as_json else report
 

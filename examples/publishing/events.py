@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
 
-class What(StrEnum):
+class EventKind(StrEnum):
     """What happened."""
 
     STAGING = "staging"
@@ -34,7 +34,7 @@ class Event:
 
     run: str
     repository: str
-    what: What
+    what: EventKind
     phase: str = ""
     number: int | None = None
     pruned: tuple[int, ...] = ()
@@ -50,6 +50,6 @@ class Event:
         """Parse the output of `to_line`; ValueError if it is anything else."""
         try:
             fields = json.loads(line)
-            return cls(**{**fields, "what": What(fields["what"]), "pruned": tuple(fields["pruned"])})
+            return cls(**{**fields, "what": EventKind(fields["what"]), "pruned": tuple(fields["pruned"])})
         except (TypeError, KeyError) as error:
             raise ValueError(f"not an event: {line[:200]!r}") from error

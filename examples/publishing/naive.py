@@ -9,16 +9,16 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from examples.publishing.bucket import Bucket
-from examples.publishing.conversation import Conversation, Outcome
 from examples.publishing.errors import NotFound, PreconditionFailed
 from examples.publishing.layout import number_of
 from examples.publishing.packages import Index
+from examples.publishing.pipeline import Outcome, Phases
 from examples.publishing.repository import Repository
 from examples.publishing.signing import Verifier
 from examples.publishing.staging import Staged
 
 
-def publishing_naively(bucket: Bucket, repository: Repository, staged: Iterable[Staged]) -> Conversation[Outcome]:
+def publishing_naively(bucket: Bucket, repository: Repository, staged: Iterable[Staged]) -> Phases[Outcome]:
     """Publish on top of the version that the pointer names now."""
     layout, staged = repository.layout, tuple(staged)
 

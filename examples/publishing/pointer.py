@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from examples.publishing.bucket import Patient
+from examples.publishing.bucket import RetryingBucket
 from examples.publishing.errors import NotFound, OutcomeUnknown, PreconditionFailed, Refused, Superseded
 from examples.publishing.layout import MANIFEST, Layout, number_of
 from examples.publishing.lease import Sequencer
@@ -29,7 +29,7 @@ class Pointer:
     key: str | None
 
 
-def read_pointer(bucket: Patient, layout: Layout) -> Pointer | None:
+def read_pointer(bucket: RetryingBucket, layout: Layout) -> Pointer | None:
     """Read the pointer; None if it does not exist, Refused if it is not valid."""
     for _ in range(TRIES):
         try:
@@ -47,7 +47,7 @@ def read_pointer(bucket: Patient, layout: Layout) -> Pointer | None:
     raise OutcomeUnknown(f"{layout.pointer} changes faster than it can be read")
 
 
-def fence(bucket: Patient, layout: Layout, ours: Sequencer, check: Callable[[], None]) -> Pointer:
+def fence(bucket: RetryingBucket, layout: Layout, ours: Sequencer, check: Callable[[], None]) -> Pointer:
     """Write our sequencer to the pointer, so that no earlier holder can commit any more; Superseded if ours is older.
 
     The text stays the same, but the generation changes, and every earlier holder's compare-and-swap expects the old
@@ -75,7 +75,7 @@ def fence(bucket: Patient, layout: Layout, ours: Sequencer, check: Callable[[], 
     raise OutcomeUnknown(f"{layout.pointer} could not be fenced")
 
 
-def commit(bucket: Patient, layout: Layout, fenced: Pointer, number: int, ours: Sequencer) -> None:
+def commit(bucket: RetryingBucket, layout: Layout, fenced: Pointer, number: int, ours: Sequencer) -> None:
     """Send readers to a version; Superseded if a later holder was here first.
 
     The lease is not checked: after the first request only the pointer tells whether the version is published, and a
@@ -103,7 +103,7 @@ def commit(bucket: Patient, layout: Layout, fenced: Pointer, number: int, ours: 
     raise OutcomeUnknown(f"whether version {number} was published is not known: the bucket does not answer")
 
 
-def _swap(bucket: Patient, layout: Layout, number: int, generation: int, ours: Sequencer) -> int:
+def _swap(bucket: RetryingBucket, layout: Layout, number: int, generation: int, ours: Sequencer) -> int:
     text = f"{number}".encode()
     written = bucket.replace(layout.pointer, text, generation=generation, **{FENCE: f"{ours.token}:{ours.key}"})
     return written.generation
@@ -119,7 +119,7 @@ def _refuse_stale(layout: Layout, found: Pointer, ours: Sequencer) -> None:
         raise Superseded(f"{layout.pointer} has seen token {found.token}; this run holds {ours.token}")
 
 
-def _descends(bucket: Patient, layout: Layout, number: int, ancestor: int) -> bool:
+def _descends(bucket: RetryingBucket, layout: Layout, number: int, ancestor: int) -> bool:
     if number <= ancestor:
         return number == ancestor
     where = layout.version(number, MANIFEST)

@@ -15,14 +15,14 @@ from typing import Protocol, TypeAlias
 import lockstead
 from examples.publishing.apt import Apt
 from examples.publishing.bucket import Bucket
-from examples.publishing.conversation import Answer, Conversation, Outcome, Work, publishing
 from examples.publishing.errors import PublishingError, Refused, Superseded
-from examples.publishing.events import Event, What
+from examples.publishing.events import Event, EventKind
 from examples.publishing.gcs import GcsBucket, Place
 from examples.publishing.layout import Layout
 from examples.publishing.lease import LockSettings, held
 from examples.publishing.naive import publishing_naively
 from examples.publishing.packages import Format
+from examples.publishing.pipeline import Answer, Outcome, Phases, Work, publishing
 from examples.publishing.repository import Repository
 from examples.publishing.signing import Signer
 from examples.publishing.staging import stage
@@ -92,80 +92,86 @@ def run(job: Job, report: Report) -> dict[str, Outcome | None]:
         bucket.close()
 
 
-class Say(Protocol):
+class Reporter(Protocol):
     """A callback that reports an event of one run on one repository; the arguments are fields of `Event`."""
 
     def __call__(
-        self, what: What, *, phase: str = "", number: int | None = None, pruned: tuple[int, ...] = (), text: str = ""
+        self,
+        what: EventKind,
+        *,
+        phase: str = "",
+        number: int | None = None,
+        pruned: tuple[int, ...] = (),
+        text: str = "",
     ) -> None:
         """Report it."""
         ...
 
 
-def saying(job: Job, kind: str, report: Report) -> Say:
+def reporter_for(job: Job, kind: str, report: Report) -> Reporter:
     """Return a callback that reports events of a job on one repository."""
 
     def say(
-        what: What, *, phase: str = "", number: int | None = None, pruned: tuple[int, ...] = (), text: str = ""
+        what: EventKind, *, phase: str = "", number: int | None = None, pruned: tuple[int, ...] = (), text: str = ""
     ) -> None:
         report(Event(job.run, kind, what, phase, number, pruned, text))
 
     return say
 
 
-def say_outcome(outcome: Outcome, say: Say) -> None:
+def report_outcome(outcome: Outcome, say: Reporter) -> None:
     """Report a success."""
     added = ", ".join(outcome.added) or "nothing new"
-    say(What.PUBLISHED, number=outcome.number, pruned=outcome.pruned or (), text=added)
+    say(EventKind.PUBLISHED, number=outcome.number, pruned=outcome.pruned or (), text=added)
 
 
 EXPECTED = (PublishingError, lockstead.LocksteadError, OSError, ValueError)
 """The errors of a failed publication; any other exception is a bug."""
 
 
-def say_failure(error: Exception, say: Say) -> None:
+def report_failure(error: Exception, say: Reporter) -> None:
     """Report why nothing was published."""
     match error:
         case Superseded():
-            say(What.REFUSED, text=str(error))
+            say(EventKind.REFUSED, text=str(error))
         case lockstead.LeaseLost():
-            say(What.REFUSED, text=f"the lease was lost: {error}")
+            say(EventKind.REFUSED, text=f"the lease was lost: {error}")
         case _:
-            say(What.FAILED, text=f"{type(error).__name__}: {error}")
+            say(EventKind.FAILED, text=f"{type(error).__name__}: {error}")
 
 
-def drive(conversation: Conversation[Answer], job: Job, kind: str, say: Say) -> Answer:
+def drive(phases: Phases[Answer], job: Job, kind: str, say: Reporter) -> Answer:
     """Run all phases at the job's pace, report each before it begins, and return the result."""
     while True:
         try:
-            phase = next(conversation)
+            phase = next(phases)
         except StopIteration as end:
             answer: Answer = end.value
             return answer
-        say(What.PHASE, phase=phase)
+        say(EventKind.PHASE, phase=phase)
         time.sleep(job.pace.seconds(kind, phase))
 
 
 def _publish(bucket: Bucket, job: Job, kind: str, files: tuple[Path, ...], report: Report) -> Outcome | None:
-    say = saying(job, kind, report)
+    say = reporter_for(job, kind, report)
     outcome: Outcome | None = None
     try:
         repository = repository_of(job, kind)
-        say(What.STAGING)
+        say(EventKind.STAGING)
         staged = stage(bucket, repository, files)
         if job.lock is None:
             outcome = drive(publishing_naively(bucket, repository, staged), job, kind, say)
-            say_outcome(outcome, say)
+            report_outcome(outcome, say)
             return outcome
         if job.lock.ticket is None:
-            say(What.WAITING)
+            say(EventKind.WAITING)
         with held(job.lock, kind, f"publish {len(files)} packages to {kind}") as lease:
-            say(What.HOLDS, number=lease.sequencer().token)
+            say(EventKind.HOLDS, number=lease.sequencer().token)
             work = Work(bucket, repository, lease, staged, restore=job.restore.get(kind))
             outcome = drive(publishing(work), job, kind, say)
-            say_outcome(outcome, say)
+            report_outcome(outcome, say)
     except EXPECTED as error:
         # A lease may be found lost at the end of the block, after the commit: what is published stays published.
         if outcome is None or not isinstance(error, lockstead.LeaseLost):
-            say_failure(error, say)
+            report_failure(error, say)
     return outcome

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from examples.publishing.bucket import Bucket, Patient, Stat, crc32c
+from examples.publishing.bucket import Bucket, RetryingBucket, Stat, crc32c
 from examples.publishing.errors import NotFound, Refused
 from examples.publishing.packages import Package
 from examples.publishing.repository import Repository
@@ -30,7 +30,7 @@ def stage(bucket: Bucket, repository: Repository, paths: Iterable[Path]) -> tupl
 
     Raises Refused for a file that is not a package, BucketError.
     """
-    patient = Patient(bucket, pause=repository.pause)
+    patient = RetryingBucket(bucket, pause=repository.pause)
     staged = []
     for path in paths:
         package = repository.format.inspect(path)
@@ -46,12 +46,12 @@ def stage(bucket: Bucket, repository: Repository, paths: Iterable[Path]) -> tupl
     return tuple(staged)
 
 
-def recall(bucket: Bucket, repository: Repository, digests: Iterable[str]) -> tuple[Staged, ...]:
+def find_staged(bucket: Bucket, repository: Repository, digests: Iterable[str]) -> tuple[Staged, ...]:
     """Find staged packages by the SHA-256 of their files, on any machine.
 
     Raises Refused if one is gone or damaged, BucketError.
     """
-    patient = Patient(bucket, pause=repository.pause)
+    patient = RetryingBucket(bucket, pause=repository.pause)
     staged = []
     with tempfile.TemporaryDirectory() as folder:
         for digest in digests:

@@ -11,34 +11,34 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
-from examples.publishing.conversation import (
+from examples.publishing.events import EventKind
+from examples.publishing.gcs import GcsBucket
+from examples.publishing.lease import Lease
+from examples.publishing.pipeline import (
     Answer,
     Built,
-    Conversation,
     Outcome,
+    Phases,
     Work,
     building,
     committing,
     fencing,
     pruning,
 )
-from examples.publishing.events import What
-from examples.publishing.gcs import GcsBucket
-from examples.publishing.lease import Lease
 from examples.publishing.pointer import Pointer
 from examples.publishing.runner import (
     EXPECTED,
     Job,
     Report,
-    Say,
+    Reporter,
     drive,
     files_by_kind,
+    report_failure,
+    report_outcome,
+    reporter_for,
     repository_of,
-    say_failure,
-    say_outcome,
-    saying,
 )
-from examples.publishing.staging import recall, stage
+from examples.publishing.staging import find_staged, stage
 
 Line: TypeAlias = Mapping[str, Any]
 """A value that fits on a line of JSON."""
@@ -62,14 +62,14 @@ class Steps:
             files = files_by_kind(self.job.files).get(self.kind, ())
             if not files:
                 return []
-            self._say(What.STAGING)
+            self._say(EventKind.STAGING)
             staged = stage(bucket, repository_of(self.job, self.kind), files)
-            self._say(What.WAITING)
+            self._say(EventKind.WAITING)
         return [one.package.sha256 for one in staged]
 
     def fence(self, lease: Lease) -> Line:
         """Fence off every earlier holder; return the pointer that the other steps build upon."""
-        self._say(What.HOLDS, number=lease.sequencer().token)
+        self._say(EventKind.HOLDS, number=lease.sequencer().token)
         return asdict(self._drive(lease, fencing))
 
     def build(self, lease: Lease, staged: Iterable[str], fenced: Line) -> Line | None:
@@ -77,7 +77,7 @@ class Steps:
         below = Pointer(**fenced)
         built = self._drive(lease, lambda work: building(work, below), staged)
         if built is None:
-            say_outcome(Outcome(below.number, (), ()), self._say)
+            report_outcome(Outcome(below.number, (), ()), self._say)
             return None
         return asdict(built)
 
@@ -91,17 +91,17 @@ class Steps:
         """Remove unneeded versions; return their numbers."""
         whole = _built(built)
         pruned = self._drive(lease, lambda work: pruning(work, whole))
-        say_outcome(Outcome(whole.number, whole.added, pruned), self._say)
+        report_outcome(Outcome(whole.number, whole.added, pruned), self._say)
         return list(pruned or ())
 
     @property
-    def _say(self) -> Say:
-        return saying(self.job, self.kind, self.report)
+    def _say(self) -> Reporter:
+        return reporter_for(self.job, self.kind, self.report)
 
-    def _drive(self, lease: Lease, part: Callable[[Work], Conversation[Answer]], staged: Iterable[str] = ()) -> Answer:
+    def _drive(self, lease: Lease, part: Callable[[Work], Phases[Answer]], staged: Iterable[str] = ()) -> Answer:
         with self._bucket() as bucket:
             repository = repository_of(self.job, self.kind)
-            work = Work(bucket, repository, lease, recall(bucket, repository, staged))
+            work = Work(bucket, repository, lease, find_staged(bucket, repository, staged))
             return drive(part(work), self.job, self.kind, self._say)
 
     @contextmanager
@@ -110,7 +110,7 @@ class Steps:
         try:
             yield bucket
         except EXPECTED as error:
-            say_failure(error, self._say)
+            report_failure(error, self._say)
             raise
         finally:
             bucket.close()

@@ -9,27 +9,29 @@ from rich.console import Console
 from examples.publishing.demo.board import PlainBoard, Rows
 from examples.publishing.demo.locks_board import Both, LocksBoard, bar, locks_board_for
 from examples.publishing.demo.orchestrated import Course
-from examples.publishing.events import Event, What
+from examples.publishing.events import Event, EventKind
 
 TOKEN = 1795415613315
 """As long as those on Cloud Storage are."""
 
 COURSE = (
-    Event("prefect", "apt", What.STAGING, at=1.0),
-    Event("prefect", "apt", What.WAITING, at=2.0),
-    Event("prefect", "apt", What.HOLDS, number=TOKEN, at=3.0),
-    Event("prefect", "apt", What.PHASE, "fence", at=4.0),
-    Event("airflow", "apt", What.WAITING, at=4.5),
-    Event("dagster", "yum", What.HOLDS, number=TOKEN + 7, at=5.0),
-    Event("dagster", "yum", What.PHASE, "metadata", at=6.0),
-    Event("dagster", "yum", What.KILLED, text="process 4711, the run worker of dagster", at=7.0),
-    Event("prefect", "apt", What.PHASE, "seal", at=8.0),
-    Event("prefect", "apt", What.PAUSED, text="process 4712, the flow run", at=9.0),
-    Event("airflow", "apt", What.HOLDS, number=TOKEN + 1, at=10.0),
-    Event("shell", "apt", What.WAITING, at=10.5),
-    Event("prefect", "apt", What.RESUMED, text="process 4712, the flow run", at=11.0),
-    Event("prefect", "apt", What.REFUSED, text=f"the lease of 'prefect:a/b' on 'apt', token {TOKEN} is lost", at=12.0),
-    Event("airflow", "apt", What.PUBLISHED, number=2, pruned=(1,), text="airflow", at=13.0),
+    Event("prefect", "apt", EventKind.STAGING, at=1.0),
+    Event("prefect", "apt", EventKind.WAITING, at=2.0),
+    Event("prefect", "apt", EventKind.HOLDS, number=TOKEN, at=3.0),
+    Event("prefect", "apt", EventKind.PHASE, "fence", at=4.0),
+    Event("airflow", "apt", EventKind.WAITING, at=4.5),
+    Event("dagster", "yum", EventKind.HOLDS, number=TOKEN + 7, at=5.0),
+    Event("dagster", "yum", EventKind.PHASE, "metadata", at=6.0),
+    Event("dagster", "yum", EventKind.KILLED, text="process 4711, the run worker of dagster", at=7.0),
+    Event("prefect", "apt", EventKind.PHASE, "seal", at=8.0),
+    Event("prefect", "apt", EventKind.PAUSED, text="process 4712, the flow run", at=9.0),
+    Event("airflow", "apt", EventKind.HOLDS, number=TOKEN + 1, at=10.0),
+    Event("shell", "apt", EventKind.WAITING, at=10.5),
+    Event("prefect", "apt", EventKind.RESUMED, text="process 4712, the flow run", at=11.0),
+    Event(
+        "prefect", "apt", EventKind.REFUSED, text=f"the lease of 'prefect:a/b' on 'apt', token {TOKEN} is lost", at=12.0
+    ),
+    Event("airflow", "apt", EventKind.PUBLISHED, number=2, pruned=(1,), text="airflow", at=13.0),
 )
 
 
@@ -93,7 +95,7 @@ def test_the_bar_grows_with_the_phases_and_is_full_when_it_is_published() -> Non
     drawn = [bar(rows.take(event)).plain for event in COURSE if event.run == "prefect"]
     assert drawn[:4] == ["········"] * 3 + ["▶·······"]
     assert drawn[4:6] == ["■■■■■▶··"] * 2
-    published = Event("prefect", "apt", What.PUBLISHED, number=3)
+    published = Event("prefect", "apt", EventKind.PUBLISHED, number=3)
     assert bar(rows.take(published)).plain == "■" * 8
 
 

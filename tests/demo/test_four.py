@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.publishing.demo.accidents import Accidents
+from examples.publishing.demo.faults import Faults
 from tests.servers.demos import ROOT, by_real_clients, interrupt, shown
 
 pytestmark = [pytest.mark.four, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -19,7 +19,7 @@ SEED = 10
 
 
 def test_three_orchestrators_and_a_script_publish_to_one_repository(tmp_path: Path) -> None:
-    plan = Accidents.of(SEED, ("airflow", "prefect", "dagster"))
+    plan = Faults.of(SEED, ("airflow", "prefect", "dagster"))
     temporary, record = tmp_path / "tmp", tmp_path / "record.txt"
     temporary.mkdir()
     claims = (

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from examples.publishing.clients import AptGet, ClientFailed, Dnf, missing, verify_rpm
 from examples.publishing.demo.theatre import Ledger, Reader, Theatre, attempted
 from examples.publishing.demo.workers import crew
-from examples.publishing.events import Event, What
+from examples.publishing.events import Event, EventKind
 from examples.publishing.runner import FORMATS, Job, Pace
 
 SILENCE_MAX = 60.0
@@ -87,7 +87,7 @@ def killed_and_paused(theatre: Theatre, ledger: Ledger) -> list[Finding]:
         for worker, event in hired.events(SILENCE_MAX + 60 * theatre.pace + 3 * theatre.ttl):
             theatre.note_event(ledger, worker.job, event)
             target = waiting_for.get((event.repository, event.phase))
-            if target is worker and event.what is What.PHASE:
+            if target is worker and event.what is EventKind.PHASE:
                 del waiting_for[event.repository, event.phase]
                 if worker is doomed:
                     worker.kill()
@@ -97,9 +97,9 @@ def killed_and_paused(theatre: Theatre, ledger: Ledger) -> list[Finding]:
                     theatre.board.note("paused: SIGSTOP, its version sealed, one write from its commit", "yellow")
                 if not waiting_for:
                     saviour.go()
-            if worker is sleeper and event.what is What.REFUSED:
+            if worker is sleeper and event.what is EventKind.REFUSED:
                 refusals.append(event)
-            if worker is saviour and event.what is What.PUBLISHED:
+            if worker is saviour and event.what is EventKind.PUBLISHED:
                 pruned[event.repository] = event.pruned
                 if event.repository == "yum":
                     theatre.board.note("paused: SIGCONT; it goes on where it was", "yellow")
@@ -165,7 +165,7 @@ def _run(theatre: Theatre, ledger: Ledger, jobs: tuple[Job, ...]) -> list[Event]
             worker.go()
         for worker, event in hired.events(SILENCE_MAX + 60 * theatre.pace + 3 * theatre.ttl):
             theatre.note_event(ledger, worker.job, event)
-            if event.what in {What.FAILED, What.REFUSED}:
+            if event.what in {EventKind.FAILED, EventKind.REFUSED}:
                 failures.append(event)
     return failures
 

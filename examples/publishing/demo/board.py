@@ -14,26 +14,26 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from examples.publishing.conversation import PHASES
-from examples.publishing.events import Event, What
+from examples.publishing.events import Event, EventKind
+from examples.publishing.pipeline import PHASES
 
 COLUMNS = ("stage", "wait", *PHASES)
 STYLES = {
-    What.PUBLISHED: "green",
-    What.REFUSED: "yellow",
-    What.FAILED: "red",
-    What.HOLDS: "cyan",
-    What.PHASE: "cyan",
-    What.KILLED: "bold red",
-    What.PAUSED: "bold yellow",
-    What.RESUMED: "bold yellow",
+    EventKind.PUBLISHED: "green",
+    EventKind.REFUSED: "yellow",
+    EventKind.FAILED: "red",
+    EventKind.HOLDS: "cyan",
+    EventKind.PHASE: "cyan",
+    EventKind.KILLED: "bold red",
+    EventKind.PAUSED: "bold yellow",
+    EventKind.RESUMED: "bold yellow",
 }
 
 NOTES_MIN = 5
 FURNITURE = 9
 """Lines that are neither rows nor notes: titles, heads, and lines between them."""
 
-DONE_TO = {What.KILLED, What.PAUSED, What.RESUMED}
+DONE_TO = {EventKind.KILLED, EventKind.PAUSED, EventKind.RESUMED}
 """Events that are done to a run, not by it."""
 
 
@@ -66,19 +66,19 @@ class Board(Protocol):
 def sentence(event: Event, holder: str) -> str:
     """Describe where a run is; holder is the holder of the lock that it waits for."""
     match event.what:
-        case What.STAGING:
+        case EventKind.STAGING:
             return "uploads"
-        case What.WAITING:
+        case EventKind.WAITING:
             whom = event.text or holder
             return f"waiting for {whom}" if whom else "waiting"
-        case What.HOLDS:
+        case EventKind.HOLDS:
             return f"holds, token {event.number}"
-        case What.PHASE:
+        case EventKind.PHASE:
             return event.phase
-        case What.PUBLISHED:
+        case EventKind.PUBLISHED:
             cleared = f", cleared away {', '.join(map(str, event.pruned))}" if event.pruned else ""
             return f"version {event.number}: {event.text}{cleared}"
-        case What.REFUSED | What.FAILED | What.KILLED | What.PAUSED | What.RESUMED:
+        case EventKind.REFUSED | EventKind.FAILED | EventKind.KILLED | EventKind.PAUSED | EventKind.RESUMED:
             return f"{event.what}: {event.text}"
 
 
@@ -117,27 +117,27 @@ class Rows:
         if row.column:
             row.ms[row.column] = row.ms.get(row.column, 0.0) + (event.at - row.since) * 1000
         match event.what:
-            case What.STAGING:
+            case EventKind.STAGING:
                 row.column = "stage"
-            case What.WAITING:
+            case EventKind.WAITING:
                 row.column = "wait"
-            case What.HOLDS:
+            case EventKind.HOLDS:
                 row.column, row.phase, row.token = "", "", event.number
                 self.holders[event.repository] = event.run
-            case What.PHASE:
+            case EventKind.PHASE:
                 row.column = row.phase = event.phase
-            case What.KILLED | What.PAUSED | What.RESUMED:
+            case EventKind.KILLED | EventKind.PAUSED | EventKind.RESUMED:
                 # the lease lives until its ttl ends
                 row.column = ""
-            case What.PUBLISHED | What.REFUSED | What.FAILED:
+            case EventKind.PUBLISHED | EventKind.REFUSED | EventKind.FAILED:
                 row.column = ""
-                row.version = event.number if event.what is What.PUBLISHED else row.version
+                row.version = event.number if event.what is EventKind.PUBLISHED else row.version
                 if self.holders.get(event.repository) == event.run:
                     del self.holders[event.repository]
         row.since = event.at
         row.style = STYLES.get(event.what, "")
         row.said = sentence(event, self.holders.get(event.repository, ""))
-        if event.what is What.PHASE and row.token is not None:
+        if event.what is EventKind.PHASE and row.token is not None:
             row.said = f"holds, token {row.token}"
         return row
 
@@ -169,10 +169,10 @@ class PlainBoard:
     def event(self, event: Event) -> None:
         """Print what a run did, with its times when it has ended."""
         row = self._rows.take(event)
-        if event.what in {What.STAGING, What.PHASE}:
+        if event.what in {EventKind.STAGING, EventKind.PHASE}:
             return
         spent = "  ".join(f"{column} {row.ms[column]:.0f}" for column in COLUMNS if column in row.ms)
-        timing = f"  [{spent} ms]" if event.what is What.PUBLISHED else ""
+        timing = f"  [{spent} ms]" if event.what is EventKind.PUBLISHED else ""
         self.note(
             f"{event.run:<9} {event.repository:<4} {row.said}{timing}", row.style if event.what in DONE_TO else ""
         )

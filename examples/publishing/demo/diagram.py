@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from examples.publishing.demo.drawing import Drawing, Kind, drawing_of
-from examples.publishing.events import What
+from examples.publishing.events import EventKind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,10 +33,10 @@ COLOURS = {
 }
 STRIPED = {Kind.STANDS_STILL, Kind.IS_OVERTAKEN, Kind.IS_GONE}
 SIGNS = {
-    What.KILLED: ("X", "#b3362b", "killed"),
-    What.RESUMED: (">", "#a87712", "goes on"),
-    What.REFUSED: ("D", "#6b4a9c", "refused: its lease is lost"),
-    What.FAILED: ("s", "#b3362b", "failed"),
+    EventKind.KILLED: ("X", "#b3362b", "killed"),
+    EventKind.RESUMED: (">", "#a87712", "goes on"),
+    EventKind.REFUSED: ("D", "#6b4a9c", "refused: its lease is lost"),
+    EventKind.FAILED: ("s", "#b3362b", "failed"),
 }
 INK, FAINT, PAPER = "#22303c", "#8894a3", "#ffffff"
 STYLE: Final[dict[RcKeyType, Any]] = {
@@ -106,7 +106,7 @@ def _bars(axes: Axes, drawing: Drawing, rows: Rows) -> None:
 def _marks(axes: Axes, drawing: Drawing, rows: Rows) -> None:
     for mark in drawing.marks:
         row = rows[mark.repository, mark.run]
-        if mark.what is What.PUBLISHED:
+        if mark.what is EventKind.PUBLISHED:
             axes.text(mark.at, row, f" version {mark.number}", va="center", ha="left", fontsize=9, color=INK)
         else:
             sign, colour, _ = SIGNS[mark.what]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from examples.publishing.events import Event, What
+from examples.publishing.events import Event, EventKind
 
 
 class Kind(StrEnum):
@@ -45,7 +45,7 @@ class Mark:
 
     run: str
     repository: str
-    what: What
+    what: EventKind
     at: float
     number: int | None = None
 
@@ -77,20 +77,20 @@ class Drawing:
         return list(dict.fromkeys(one.run for one in self.spans if one.repository == repository))
 
 
-MARKED = {What.PUBLISHED, What.REFUSED, What.FAILED, What.KILLED, What.RESUMED}
+MARKED = {EventKind.PUBLISHED, EventKind.REFUSED, EventKind.FAILED, EventKind.KILLED, EventKind.RESUMED}
 """Events that are instants in a drawing; all others end or begin a span."""
 
 THEN = {
-    What.WAITING: Kind.WAITS,
-    What.HOLDS: Kind.HOLDS,
-    What.PHASE: Kind.HOLDS,
-    What.PAUSED: Kind.STANDS_STILL,
-    What.RESUMED: Kind.HOLDS,
-    What.KILLED: Kind.IS_GONE,
+    EventKind.WAITING: Kind.WAITS,
+    EventKind.HOLDS: Kind.HOLDS,
+    EventKind.PHASE: Kind.HOLDS,
+    EventKind.PAUSED: Kind.STANDS_STILL,
+    EventKind.RESUMED: Kind.HOLDS,
+    EventKind.KILLED: Kind.IS_GONE,
 }
 """What a run does after an event; after any other event it does nothing."""
 
-LASTING = {What.WAITING, What.PHASE}
+LASTING = {EventKind.WAITING, EventKind.PHASE}
 """Events that may be repeated during a span."""
 
 
@@ -133,18 +133,18 @@ def drawing_of(events: Iterable[Event]) -> Drawing:
 def _take(course: _Course, event: Event) -> None:
     lane = course.lanes.get((event.run, event.repository)) or Lane()
     then = THEN.get(event.what)
-    if event.what is What.PHASE and lane.token is None:
+    if event.what is EventKind.PHASE and lane.token is None:
         return  # happens before a lock is held
-    if event.what is What.RESUMED and lane.kind is Kind.IS_OVERTAKEN:
+    if event.what is EventKind.RESUMED and lane.kind is Kind.IS_OVERTAKEN:
         then = None
     if event.what in LASTING and lane.kind is then:
         return
-    if event.what is What.HOLDS:
+    if event.what is EventKind.HOLDS:
         _overtake(course, event)
     lane = course.close(event.run, event.repository, event.at, then)
-    if event.what is What.HOLDS:
+    if event.what is EventKind.HOLDS:
         lane.token = event.number
-    elif then is None and event.what is not What.RESUMED:
+    elif then is None and event.what is not EventKind.RESUMED:
         lane.token = None
 
 

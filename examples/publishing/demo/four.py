@@ -1,7 +1,7 @@
 """The demo of four: three orchestrators and a script publish to one APT and one YUM repository, under the same locks.
 
 One orchestrator's worker is killed in its section, another's is paused until its lease has expired. Independent of all
-four: `party` has the interface of each, `accidents` the faults. The oracle, the real clients and the orchestrators' own
+four: `party` has the interface of each, `faults` the faults. The oracle, the real clients and the orchestrators' own
 records show what happened, not what publishers report of themselves.
 """
 
@@ -18,12 +18,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeAlias
 
-from examples.publishing.demo.accidents import Accidents
 from examples.publishing.demo.acts import Finding, judged, say, unharmed
+from examples.publishing.demo.faults import Faults
 from examples.publishing.demo.orchestrated import Course, apart, cleared, done_to, free
 from examples.publishing.demo.party import Party, Scene, awaits
 from examples.publishing.demo.theatre import Ledger, Reader, Theatre, attempted
-from examples.publishing.events import Event, What
+from examples.publishing.events import Event, EventKind
 from examples.publishing.runner import FORMATS
 from tests.servers.marked import MARK, Watcher
 
@@ -54,7 +54,7 @@ class Cast:
 
 @contextmanager
 def all_of_them(
-    cast: Cast, accidents: Accidents, theatre: Theatre, ledger: Ledger, course: Course, home: Path
+    cast: Cast, faults: Faults, theatre: Theatre, ledger: Ledger, course: Course, home: Path
 ) -> Iterator[dict[str, Party]]:
     """Start all of them at once; at the end all are stopped, with everything that they started, in every case."""
     jobs = dict(zip(cast.names, theatre.jobs("", tuple(cast.names)), strict=True))
@@ -65,7 +65,7 @@ def all_of_them(
     try:
         for name, make in {**cast.harmed, **cast.later}.items():
             (home / name).mkdir()
-            part, moment = accidents.part(name), accidents.moment(name)
+            part, moment = faults.part(name), faults.moment(name)
             scene = Scene(theatre, ledger, course, home / name, jobs[name], part, moment, {MARK: mark, **OF_ALL})
             parties[name] = make(scene)
         _bring_up(theatre, parties)
@@ -120,7 +120,7 @@ class Lead:
 
     theatre: Theatre
     course: Course
-    accidents: Accidents
+    faults: Faults
     cast: Cast
     parties: dict[str, Party]
     begun: list[Party] = field(default_factory=list)
@@ -142,7 +142,7 @@ class Lead:
             for event in self.course.events[self.heard :]:
                 self.heard += 1
                 self._react(event)
-            if self.is_resumed and (done := self.parties[self.accidents.paused].mend()):
+            if self.is_resumed and (done := self.parties[self.faults.paused].mend()):
                 self.theatre.board.note(done, "yellow")
                 are_over = False
             if are_over and len(self.begun) == len(self.parties):
@@ -162,50 +162,52 @@ class Lead:
                 self.begun.append(self.parties[name])
 
     def _react(self, event: Event) -> None:
-        accidents = self.accidents
-        if not self.is_killed and event.run == accidents.killed and accidents.killed_at.is_reached(event):
+        faults = self.faults
+        if not self.is_killed and event.run == faults.killed and faults.killed_at.is_reached(event):
             self.is_killed = True
-            self._do(What.KILLED, event, self.parties[event.run].kill(event.repository))
-        elif not self.is_paused and event.run == accidents.paused and accidents.paused_at.is_reached(event):
+            self._do(EventKind.KILLED, event, self.parties[event.run].kill(event.repository))
+        elif not self.is_paused and event.run == faults.paused and faults.paused_at.is_reached(event):
             self.is_paused = True
-            held = [one.number or 0 for one in self.course.of(What.HOLDS, event.repository) if one.run == event.run]
+            held = [
+                one.number or 0 for one in self.course.of(EventKind.HOLDS, event.repository) if one.run == event.run
+            ]
             self.token = max(held, default=0)
-            self._do(What.PAUSED, event, self.parties[event.run].pause(event.repository))
+            self._do(EventKind.PAUSED, event, self.parties[event.run].pause(event.repository))
             # this one is sure to wait for the paused one, or for one that comes after it
             self._begin(self.cast.later)
         elif self.is_paused and not self.is_resumed and self._is_overtaken(event):
             self.is_resumed = True
-            paused = Event(accidents.paused, event.repository, What.PAUSED)
-            self.parties[accidents.paused].resume()
-            process = next(one.text for one in self.course.events if one.what is What.PAUSED)
-            self._do(What.RESUMED, paused, process)
+            paused = Event(faults.paused, event.repository, EventKind.PAUSED)
+            self.parties[faults.paused].resume()
+            process = next(one.text for one in self.course.events if one.what is EventKind.PAUSED)
+            self._do(EventKind.RESUMED, paused, process)
 
     def _is_overtaken(self, event: Event) -> bool:
         """Return whether another one holds the lock of the paused one, and the repository has seen its higher token."""
-        at, held = self.accidents.paused_at.repository, self.course.of(What.HOLDS, self.accidents.paused_at.repository)
-        is_fenced = event.what is What.PHASE and event.phase != "fence" and event.repository == at
+        at, held = self.faults.paused_at.repository, self.course.of(EventKind.HOLDS, self.faults.paused_at.repository)
+        is_fenced = event.what is EventKind.PHASE and event.phase != "fence" and event.repository == at
         token = max((one.number or 0 for one in held if one.run == event.run), default=0)
-        return is_fenced and event.run != self.accidents.paused and token > self.token
+        return is_fenced and event.run != self.faults.paused and token > self.token
 
-    def _do(self, what: What, event: Event, process: str) -> None:
+    def _do(self, what: EventKind, event: Event, process: str) -> None:
         done_to(self.theatre, self.course, Event(event.run, event.repository, what, text=process))
 
 
 def one_repository(
-    cast: Cast, accidents: Accidents, theatre: Theatre, ledger: Ledger, course: Course, home: Path
+    cast: Cast, faults: Faults, theatre: Theatre, ledger: Ledger, course: Course, home: Path
 ) -> list[Finding]:
     """Start all, let them publish at once, harm two of them, and judge the result."""
     theatre.board.act("Before: three orchestrators, all of them on this machine")
-    with all_of_them(cast, accidents, theatre, ledger, course, home) as parties:
+    with all_of_them(cast, faults, theatre, ledger, course, home) as parties:
         theatre.board.act(f"Act 1: {', '.join(cast.names)} publish to one repository of each kind")
-        theatre.board.note(f"the plan: {accidents}")
+        theatre.board.note(f"the plan: {faults}")
         with Reader(theatre, ledger, pause=2.0) as reader:
-            Lead(theatre, course, accidents, cast, parties).play(PATIENCE + 100 * theatre.pace)
+            Lead(theatre, course, faults, cast, parties).play(PATIENCE + 100 * theatre.pace)
         findings = [
-            *_killed(course, accidents),
-            *_paused(course, accidents),
+            *_killed(course, faults),
+            *_paused(course, faults),
             *(_published(course, cast, kind) for kind in FORMATS),
-            *(apart(course, kind, len(course.of(What.HOLDS, kind))) for kind in FORMATS),
+            *(apart(course, kind, len(course.of(EventKind.HOLDS, kind))) for kind in FORMATS),
             _awaited(parties),
             *(finding for party in parties.values() for finding in party.findings()),
             free(theatre),
@@ -215,30 +217,34 @@ def one_repository(
     return [*findings, *judged(theatre, ledger), unharmed(theatre, reader)]
 
 
-def _killed(course: Course, accidents: Accidents) -> list[Finding]:
+def _killed(course: Course, faults: Faults) -> list[Finding]:
     """Return whether one was killed with its version half written, which another one removed."""
-    killed = [one for one in course.events if one.what is What.KILLED]
+    killed = [one for one in course.events if one.what is EventKind.KILLED]
     was_at_work = bool(killed) and not any(
-        one.run == accidents.killed and one.at < killed[0].at
-        for one in course.of(What.PUBLISHED, accidents.killed_at.repository)
+        one.run == faults.killed and one.at < killed[0].at
+        for one in course.of(EventKind.PUBLISHED, faults.killed_at.repository)
     )
     return [
-        Finding(was_at_work, f"{accidents.killed} was killed in mid-section, {accidents.killed_at}"),
+        Finding(was_at_work, f"{faults.killed} was killed in mid-section, {faults.killed_at}"),
         cleared(course),
     ]
 
 
-def _paused(course: Course, accidents: Accidents) -> list[Finding]:
+def _paused(course: Course, faults: Faults) -> list[Finding]:
     """Return whether one was paused, lost its lease to a higher token, was rejected, and published in the end."""
-    name, at = accidents.paused, accidents.paused_at.repository
-    instants = {what: one.at for what in (What.PAUSED, What.RESUMED) for one in course.of(what, at) if one.run == name}
+    name, at = faults.paused, faults.paused_at.repository
+    instants = {
+        what: one.at for what in (EventKind.PAUSED, EventKind.RESUMED) for one in course.of(what, at) if one.run == name
+    }
     if len(instants) < 2:
         return [Finding(False, f"{name} was paused and resumed in mid-section: it was not")]
-    paused_at, resumed_at = instants[What.PAUSED], instants[What.RESUMED]
-    lost = max(one.number or 0 for one in course.of(What.HOLDS, at) if one.run == name and one.at < paused_at)
-    taken = [one for one in course.of(What.HOLDS, at) if paused_at < one.at < resumed_at and (one.number or 0) > lost]
-    refused = [one for one in course.of(What.REFUSED, at) if one.run == name and one.at > resumed_at]
-    published = [one for one in course.of(What.PUBLISHED, at) if one.run == name]
+    paused_at, resumed_at = instants[EventKind.PAUSED], instants[EventKind.RESUMED]
+    lost = max(one.number or 0 for one in course.of(EventKind.HOLDS, at) if one.run == name and one.at < paused_at)
+    taken = [
+        one for one in course.of(EventKind.HOLDS, at) if paused_at < one.at < resumed_at and (one.number or 0) > lost
+    ]
+    refused = [one for one in course.of(EventKind.REFUSED, at) if one.run == name and one.at > resumed_at]
+    published = [one for one in course.of(EventKind.PUBLISHED, at) if one.run == name]
     is_after = bool(refused) and bool(published) and all(one.at > refused[0].at for one in published)
     by = ", ".join(f"{one.run} with token {one.number}" for one in taken) or "nobody"
     return [
@@ -250,7 +256,7 @@ def _paused(course: Course, accidents: Accidents) -> list[Finding]:
 
 def _published(course: Course, cast: Cast, kind: str) -> Finding:
     """Return whether all have published to a repository."""
-    runs = {one.run for one in course.of(What.PUBLISHED, kind)}
+    runs = {one.run for one in course.of(EventKind.PUBLISHED, kind)}
     return Finding(runs == set(cast.names), f"{kind}: published by {', '.join(sorted(runs)) or 'nobody'}")
 
 

@@ -13,9 +13,9 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from examples.publishing.conversation import PHASES
 from examples.publishing.demo.board import Board, LiveBoard, PlainBoard, Row, Rows
 from examples.publishing.events import Event
+from examples.publishing.pipeline import PHASES
 from examples.publishing.runner import FORMATS
 
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from airflow_lockstead.config import KEEPER_TTL_MIN
-from examples.publishing.demo.accidents import Part
 from examples.publishing.demo.acts import Finding, judged, say, unharmed
 from examples.publishing.demo.environments import ROOT, Environment
+from examples.publishing.demo.faults import Part
 from examples.publishing.demo.orchestrated import (
     DOOMED,
     Course,
@@ -35,7 +35,7 @@ from examples.publishing.demo.orchestrated import (
 from examples.publishing.demo.party import READY_WITHIN, WAITING, Orchestrated, Scene, note_wait, tokens, until
 from examples.publishing.demo.task_logs import Said, TaskLogs
 from examples.publishing.demo.theatre import Ledger, Reader, Theatre, attempted
-from examples.publishing.events import Event, What
+from examples.publishing.events import Event, EventKind
 from examples.publishing.runner import FORMATS, Job
 from tests.servers.airflow import ENDED, Airflow, Run
 
@@ -100,7 +100,9 @@ def two_dags(theatre: Theatre, airflow: Airflow, ledger: Ledger) -> list[Finding
     states = {name: airflow.run_state(run) for name, run in seen.runs.items()}
     findings = [
         Finding(set(states.values()) == {"success"}, f"Airflow says of the runs: {listed(states)}"),
-        _retried(airflow, seen.runs[DOOMED], "apt.build", one_lease=len(course.of(What.HOLDS, "apt")) == len(DAGS)),
+        _retried(
+            airflow, seen.runs[DOOMED], "apt.build", one_lease=len(course.of(EventKind.HOLDS, "apt")) == len(DAGS)
+        ),
         cleared(course, by=DOOMED),
         *(apart(course, kind, len(DAGS)) for kind in FORMATS),
         free(theatre),
@@ -164,9 +166,9 @@ class Play:
             kind = said.task.partition(".")[0]
             if said.text.startswith(WAITING):
                 note_wait(self.awaited, said.run, said.text)
-                event = Event(said.run, kind, What.WAITING)
+                event = Event(said.run, kind, EventKind.WAITING)
             elif found := LOST.match(said.text):
-                event = Event(said.run, kind, What.REFUSED, text=found["why"])
+                event = Event(said.run, kind, EventKind.REFUSED, text=found["why"])
         if event is not None:
             enter(self.theatre, self.ledger, self.course, self.jobs[said.run], event)
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from examples.publishing.dagster_launch import JOBS, run_config
-from examples.publishing.demo.accidents import Part
 from examples.publishing.demo.acts import Finding, judged, say, unharmed
 from examples.publishing.demo.dagster_dev import WORKER, DagsterDev, DagsterRun, Told
 from examples.publishing.demo.environments import ROOT, Environment
+from examples.publishing.demo.faults import Part
 from examples.publishing.demo.orchestrated import (
     DOOMED,
     Course,
@@ -36,7 +36,7 @@ from examples.publishing.demo.orchestrated import (
 )
 from examples.publishing.demo.party import Orchestrated, Scene, note_wait, tokens
 from examples.publishing.demo.theatre import Ledger, Reader, Theatre, attempted
-from examples.publishing.events import Event, What
+from examples.publishing.events import Event, EventKind
 from examples.publishing.runner import FORMATS, Job
 
 DAGSTER = Environment("dagster", "1.13")
@@ -169,9 +169,9 @@ class Play:
                 self.theatre.board.note(f"{name}, {told.step}: {told.message}", "dim")
                 if told.message.startswith(WAITING):
                     note_wait(self.awaited, name, told.message)
-                    event = Event(name, kind, What.WAITING)
+                    event = Event(name, kind, EventKind.WAITING)
                 elif told.message.startswith(LOST):
-                    event = Event(name, kind, What.REFUSED, text=told.message.removeprefix(LOST))
+                    event = Event(name, kind, EventKind.REFUSED, text=told.message.removeprefix(LOST))
         if event is not None:
             enter(self.theatre, self.ledger, self.course, self.jobs[name.removesuffix(self.suffix)], event)
 
@@ -254,7 +254,7 @@ def _repaired(seen: Play) -> Finding:
 
 def _holders(course: Course, kind: str) -> int:
     """Return how often a lock must have been held: what the killed run held and did not finish is held again."""
-    return len(RUNS) + all(one.run != DOOMED for one in course.of(What.PUBLISHED, kind))
+    return len(RUNS) + all(one.run != DOOMED for one in course.of(EventKind.PUBLISHED, kind))
 
 
 def _awaited(seen: Play) -> Finding:
@@ -266,7 +266,7 @@ def _awaited(seen: Play) -> Finding:
 def _handed_over(seen: Play) -> Finding:
     """Return whether the orphaned step ended by itself, and did not keep the lock."""
     killed_at = seen.course.killed.at if seen.course.killed else time.monotonic()
-    after = [one.at - killed_at for one in seen.course.of(What.HOLDS, "apt") if one.run != DOOMED]
+    after = [one.at - killed_at for one in seen.course.of(EventKind.HOLDS, "apt") if one.run != DOOMED]
     waited, ttl = min(after, default=seen.theatre.ttl), seen.theatre.ttl
     text = f"the step that it left behind stopped: another held the lock after {waited:.1f} s, and its ttl is {ttl:g} s"
     return Finding(0 < waited < ttl / 2, text)
@@ -274,7 +274,7 @@ def _handed_over(seen: Play) -> Finding:
 
 def _shown(seen: Play, kind: str) -> Finding:
     """Return whether every materialization shows the token under which it was published."""
-    held = {one.run: str(one.number) for one in seen.course.of(What.HOLDS, kind)}
+    held = {one.run: str(one.number) for one in seen.course.of(EventKind.HOLDS, kind)}
     shown = {seen.names[run]: entries.get(TOKEN, "") for run, entries in seen.dagster.metadata(kind)}
     is_good = bool(shown) and all(held.get(run) == token for run, token in shown.items())
     return Finding(is_good, f"{kind}: Dagster shows each version with its token: {listed(shown)}")

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import httpx
 
-from examples.publishing.demo.accidents import Part
 from examples.publishing.demo.acts import Finding, judged, say, unharmed
 from examples.publishing.demo.environments import Environment
+from examples.publishing.demo.faults import Part
 from examples.publishing.demo.flow_runs import Api, FlowRun, Said, WorkerLog
 from examples.publishing.demo.orchestrated import (
     DOOMED,
@@ -37,7 +37,7 @@ from examples.publishing.demo.orchestrated import (
 )
 from examples.publishing.demo.party import READY_WITHIN, WAITING, Orchestrated, Scene, note_wait, tokens, until
 from examples.publishing.demo.theatre import Ledger, Reader, Theatre, attempted
-from examples.publishing.events import Event, What
+from examples.publishing.events import Event, EventKind
 from examples.publishing.runner import FORMATS, Job
 from tests.servers.base import dies_with_us
 from tests.servers.prefect import PrefectServer, Worker, told
@@ -232,9 +232,9 @@ class Play:
         kind = found["key"] if (found := KEY.match(said.text)) else ""
         run = said.run.removesuffix(f"-{kind}")
         if said.text.startswith(WAITING):
-            self._enter(Event(run, kind, What.WAITING))
+            self._enter(Event(run, kind, EventKind.WAITING))
         elif said.text.startswith(LOST):
-            self._enter(Event(run, kind, What.REFUSED, text=said.text))
+            self._enter(Event(run, kind, EventKind.REFUSED, text=said.text))
 
     def _enter(self, event: Event) -> None:
         # The automation's run has a name made up by Prefect, and the packages of the killed one.

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Protocol
 
 import lockstead
-from examples.publishing.conversation import PHASES
 from examples.publishing.demo.acts import Finding
 from examples.publishing.demo.environments import ROOT
 from examples.publishing.demo.theatre import Ledger, Theatre
-from examples.publishing.events import Event, What
+from examples.publishing.events import Event, EventKind
+from examples.publishing.pipeline import PHASES
 from examples.publishing.runner import FORMATS, Job
 
 DOOMED = "tools"
@@ -36,40 +36,40 @@ class Course:
     @property
     def killed(self) -> Event | None:
         """Return the event that the first one was killed; None if it was not."""
-        return next((one for one in self.events if one.what is What.KILLED), None)
+        return next((one for one in self.events if one.what is EventKind.KILLED), None)
 
     def add(self, event: Event) -> list[Event]:
         """Add an event; return it, and the new waits for a holder."""
         place = (event.run, event.repository)
-        if event.what is What.WAITING:
-            if self._has_last(place, {What.HOLDS, What.PHASE, What.PAUSED}):
+        if event.what is EventKind.WAITING:
+            if self._has_last(place, {EventKind.HOLDS, EventKind.PHASE, EventKind.PAUSED}):
                 return []
             event = replace(event, text=event.text or self.holder(event.repository))
             if (last := self._last(*place)) and (last.what, last.text) == (event.what, event.text):
                 return []
-        elif event.what is What.REFUSED and self._has_last(place, {What.REFUSED}):
+        elif event.what is EventKind.REFUSED and self._has_last(place, {EventKind.REFUSED}):
             return []  # another report of the same loss
-        elif (last := self._last(*place)) and last.what is What.WAITING and last.at > event.at:
+        elif (last := self._last(*place)) and last.what is EventKind.WAITING and last.at > event.at:
             # a wait may be reported late: it begins no later than it ends
             self.events[self.events.index(last)] = replace(last, at=event.at)
         added = [event]
-        if event.what is What.HOLDS:
+        if event.what is EventKind.HOLDS:
             others = {
                 one.run: None for one in self.events if one.repository == event.repository and one.run != event.run
             }
-            waiting = [run for run in others if self._has_last((run, event.repository), {What.WAITING})]
-            added += [Event(run, event.repository, What.WAITING, text=event.run, at=event.at) for run in waiting]
+            waiting = [run for run in others if self._has_last((run, event.repository), {EventKind.WAITING})]
+            added += [Event(run, event.repository, EventKind.WAITING, text=event.run, at=event.at) for run in waiting]
         self.events += added
         return added
 
     def holder(self, repository: str) -> str:
         """Return the last run that acquired a lock and was not seen to end; "" if there is none."""
-        held = self.of(What.HOLDS, repository)
+        held = self.of(EventKind.HOLDS, repository)
         # a killed or paused run is the holder until its lease has expired and another one acquires the lock
-        at_work = {What.HOLDS, What.PHASE, What.KILLED, What.PAUSED}
+        at_work = {EventKind.HOLDS, EventKind.PHASE, EventKind.KILLED, EventKind.PAUSED}
         return held[-1].run if held and self._has_last((held[-1].run, repository), at_work) else ""
 
-    def of(self, what: What, repository: str) -> list[Event]:
+    def of(self, what: EventKind, repository: str) -> list[Event]:
         """Return the events of a kind on one repository, in order."""
         found = [one for one in self.events if (one.what, one.repository) == (what, repository)]
         return sorted(found, key=lambda one: one.at)
@@ -82,7 +82,7 @@ class Course:
         found = (one for one in reversed(self.events) if (one.run, one.repository) == (run, repository))
         return next(found, None)
 
-    def _has_last(self, place: tuple[str, str], whats: Container[What]) -> bool:
+    def _has_last(self, place: tuple[str, str], whats: Container[EventKind]) -> bool:
         last = self._last(*place)
         return last is not None and last.what in whats
 
@@ -133,16 +133,16 @@ def play(where: Play, theatre: Theatre, course: Course, names: Sequence[str], pa
             return
         if time.monotonic() > ends_at:
             raise TimeoutError(f"the runs did not end within {patience:.0f} s: {where.states()}")
-        if course.of(What.HOLDS, "apt"):
+        if course.of(EventKind.HOLDS, "apt"):
             while others:
                 where.start(others.pop())
         if course.killed is None and where.awaited and course.is_writing(DOOMED):
             at = time.monotonic()
-            done_to(theatre, course, Event(DOOMED, "apt", What.KILLED, text=where.kill(DOOMED, "apt"), at=at))
+            done_to(theatre, course, Event(DOOMED, "apt", EventKind.KILLED, text=where.kill(DOOMED, "apt"), at=at))
         time.sleep(0.2)
 
 
-SIGNALS = {What.KILLED: "SIGKILL", What.PAUSED: "SIGSTOP", What.RESUMED: "SIGCONT"}
+SIGNALS = {EventKind.KILLED: "SIGKILL", EventKind.PAUSED: "SIGSTOP", EventKind.RESUMED: "SIGCONT"}
 
 
 def done_to(theatre: Theatre, course: Course, event: Event) -> None:
@@ -211,7 +211,7 @@ def doomed(name: str, linger: float) -> dict[str, float]:
 def cleared(course: Course, by: str | None = None) -> Finding:
     """Return whether a run, or this run, removed what the killed one left."""
     killed = course.killed
-    published = course.of(What.PUBLISHED, killed.repository) if killed else []
+    published = course.of(EventKind.PUBLISHED, killed.repository) if killed else []
     are_pruned = any(one.pruned for one in published if by in (None, one.run))
     return Finding(are_pruned, "the half version that the killed one left was cleared away")
 
@@ -221,7 +221,7 @@ def apart(course: Course, kind: str, holders: int) -> Finding:
 
     A killed run ended by that, and a paused one by losing its lease. Only the last holder published.
     """
-    held = course.of(What.HOLDS, kind)
+    held = course.of(EventKind.HOLDS, kind)
     ended = [one for one in course.events if _ends(one, kind)]
     are_apart = all(
         (one.number or 0) < (other.number or 0)
@@ -230,7 +230,7 @@ def apart(course: Course, kind: str, holders: int) -> Finding:
     )
     are_last = all(
         [one.run for one in held if one.at <= published.at][-1:] == [published.run]
-        for published in course.of(What.PUBLISHED, kind)
+        for published in course.of(EventKind.PUBLISHED, kind)
     )
     order = ", then ".join(f"{one.run} with token {one.number}" for one in held)
     return Finding(are_apart and are_last and len(held) == holders, f"{kind}: one after the other: {order}")
@@ -239,7 +239,9 @@ def apart(course: Course, kind: str, holders: int) -> Finding:
 def _ends(event: Event, kind: str) -> bool:
     """Return whether a run cannot be at work on a repository after an event."""
     # one process may work on both
-    return event.what is What.KILLED or (event.repository == kind and event.what in {What.PUBLISHED, What.PAUSED})
+    return event.what is EventKind.KILLED or (
+        event.repository == kind and event.what in {EventKind.PUBLISHED, EventKind.PAUSED}
+    )
 
 
 def free(theatre: Theatre) -> Finding:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from examples.publishing.demo.accidents import Moment, Part
 from examples.publishing.demo.acts import Finding
+from examples.publishing.demo.faults import Moment, Part
 from examples.publishing.demo.orchestrated import Course, Play, paced
 from examples.publishing.demo.theatre import Ledger, Theatre
-from examples.publishing.events import What
+from examples.publishing.events import EventKind
 from examples.publishing.runner import Job
 
 LINGER = {Part.KILLED: 30.0, Part.PAUSED: 12.0}
@@ -189,7 +189,7 @@ def note_wait(awaited: dict[str, str], name: str, said: str) -> None:
 
 def tokens(course: Course, name: str, repository: str) -> list[int | None]:
     """Return the tokens with which a run held a lock, in order."""
-    return [one.number for one in course.of(What.HOLDS, repository) if one.run == name]
+    return [one.number for one in course.of(EventKind.HOLDS, repository) if one.run == name]
 
 
 def until(condition: Callable[[], object], otherwise: str, seconds: float) -> Iterator[None]:

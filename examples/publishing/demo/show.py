@@ -13,9 +13,9 @@ from types import FrameType
 
 from rich.console import Console
 
-from examples.publishing.demo.accidents import Accidents
 from examples.publishing.demo.acts import Finding, killed_and_paused, real_clients, with_lock, without_lock
 from examples.publishing.demo.board import board_for
+from examples.publishing.demo.faults import Faults
 from examples.publishing.demo.fitness import Unfit, check_fences, check_shared
 from examples.publishing.demo.locks_board import locks_board_for
 from examples.publishing.demo.orchestrated import Course, a_home
@@ -85,7 +85,7 @@ def show_four(
     from examples.publishing.demo.on_shell import ShellParty
 
     cast = Cast({one.name: one for one in (AirflowParty, PrefectParty, DagsterParty)}, {ShellParty.name: ShellParty})
-    accidents = Accidents.of(seed, list(cast.harmed))
+    faults = Faults.of(seed, list(cast.harmed))
     written.check()
     if lock_url is not None:
         check_fences(lock_url)
@@ -101,7 +101,7 @@ def show_four(
         if lock_url is not None:
             check_shared(lock_url, pythons)
         ledger = Ledger()
-        findings.extend(one_repository(cast, accidents, stage, ledger, course, home))
+        findings.extend(one_repository(cast, faults, stage, ledger, course, home))
         findings.extend(real_clients(stage, ledger))
     if written.diagram is not None:
         from examples.publishing.demo.diagram import draw

@@ -17,7 +17,7 @@ from pathlib import Path
 from examples.publishing.build import Recipe, build
 from examples.publishing.demo.board import Board
 from examples.publishing.errors import BucketError
-from examples.publishing.events import Event, What
+from examples.publishing.events import Event, EventKind
 from examples.publishing.front import Front
 from examples.publishing.gcs import GcsBucket, Place
 from examples.publishing.layout import Layout
@@ -75,7 +75,7 @@ class Theatre:
     def note_event(self, ledger: Ledger, job: Job, event: Event) -> None:
         """Show an event, and add a reported success to the ledger."""
         self.board.event(event)
-        if event.what is What.PUBLISHED:
+        if event.what is EventKind.PUBLISHED:
             ledger.reported[event.repository] += entries_of(job, event.repository)
 
     def judge(self, prefix: str, kind: str, ledger: Ledger, *, is_sealed: bool = True) -> Verdict:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from examples.publishing.events import Event, What
+from examples.publishing.events import Event, EventKind
 from examples.publishing.gcs import Place
 from examples.publishing.lease import LockSettings
 from examples.publishing.runner import Job, Pace, run
@@ -165,7 +165,7 @@ class Crew:
             if event is None:
                 self._running.discard(worker)
                 if worker.complaints:
-                    yield worker, Event(worker.job.run, "", What.FAILED, text=worker.complaints.strip()[-300:])
+                    yield worker, Event(worker.job.run, "", EventKind.FAILED, text=worker.complaints.strip()[-300:])
             else:
                 yield worker, event
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from examples.publishing.bucket import Bucket, Patient, crc32c
+from examples.publishing.bucket import Bucket, RetryingBucket, crc32c
 from examples.publishing.errors import NotFound, OutcomeUnknown, PreconditionFailed
 from examples.publishing.gcs import GcsBucket, Place
 from gcs_emulator import GcsServer
@@ -76,7 +76,7 @@ def test_delete_removes_that_generation(bucket: Bucket) -> None:
 
 
 def test_patient_finds_its_own_lost_answers(bucket: Bucket) -> None:
-    patient = Patient(bucket, pause=lambda _: None)
+    patient = RetryingBucket(bucket, pause=lambda _: None)
     first = patient.create("a", b"1")
     assert patient.create("a", b"1") == first
     with pytest.raises(PreconditionFailed):
@@ -91,7 +91,7 @@ def test_patient_finds_its_own_lost_answers(bucket: Bucket) -> None:
 def test_patient_outlasts_what_passes(action: str) -> None:
     with GcsServer(buckets=["b"]) as server:
         opened = GcsBucket("b", endpoint=server.url)
-        patient = Patient(opened, pause=lambda _: None)
+        patient = RetryingBucket(opened, pause=lambda _: None)
         for kind in ("insert", "rewrite", "list", "media", "delete"):
             server.faults.inject(action, kind=kind)
         source = patient.create("a", b"1")
@@ -108,7 +108,7 @@ def test_patient_gives_up_and_asks_before_each_repetition() -> None:
         opened = GcsBucket("b", endpoint=server.url)
         server.faults.inject("fail", times=None)
         asked: list[int] = []
-        patient = Patient(opened, lambda: asked.append(1), patience=1.0, pause=lambda _: None)
+        patient = RetryingBucket(opened, lambda: asked.append(1), patience=1.0, pause=lambda _: None)
         with pytest.raises(OutcomeUnknown):
             patient.create("a", b"1")
         assert len(asked) == server.requests.count() - 1 > 2

@@ -1,4 +1,4 @@
-"""What a drawing of a demo shows, said by its events; and that it is drawn."""
+"""EventKind a drawing of a demo shows, said by its events; and that it is drawn."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from examples.publishing.demo.diagram import draw, shortened
 from examples.publishing.demo.drawing import Drawing, Kind, drawing_of
 from examples.publishing.demo.orchestrated import Course
-from examples.publishing.events import Event, What
+from examples.publishing.events import Event, EventKind
 
 
-def told(*said: tuple[float, str, What, int | None]) -> list[Event]:
+def told(*said: tuple[float, str, EventKind, int | None]) -> list[Event]:
     return [Event(run, "apt", what, number=number, at=100.0 + at) for at, run, what, number in said]
 
 
@@ -24,26 +24,26 @@ def shown(drawing: Drawing) -> Sequence[tuple[str, Kind, float, float, int | Non
 def test_a_run_waits_holds_and_publishes() -> None:
     drawing = drawing_of(
         told(
-            (0, "flow", What.STAGING, None),
-            (1, "flow", What.WAITING, None),
-            (2, "flow", What.WAITING, None),
-            (3, "flow", What.HOLDS, 7),
-            (4, "flow", What.PHASE, None),
-            (6, "flow", What.PUBLISHED, 2),
+            (0, "flow", EventKind.STAGING, None),
+            (1, "flow", EventKind.WAITING, None),
+            (2, "flow", EventKind.WAITING, None),
+            (3, "flow", EventKind.HOLDS, 7),
+            (4, "flow", EventKind.PHASE, None),
+            (6, "flow", EventKind.PUBLISHED, 2),
         )
     )
     assert shown(drawing) == [("flow", Kind.WAITS, 1, 3, None), ("flow", Kind.HOLDS, 3, 6, 7)]
-    assert [(one.what, one.at, one.number) for one in drawing.marks] == [(What.PUBLISHED, 6, 2)]
+    assert [(one.what, one.at, one.number) for one in drawing.marks] == [(EventKind.PUBLISHED, 6, 2)]
     assert drawing.length == 6
 
 
 def test_a_killed_runs_lease_lives_on_until_somebody_else_holds_the_lock() -> None:
     drawing = drawing_of(
         told(
-            (0, "job", What.HOLDS, 1),
-            (2, "job", What.KILLED, None),
-            (9, "shell", What.HOLDS, 2),
-            (10, "shell", What.PUBLISHED, 1),
+            (0, "job", EventKind.HOLDS, 1),
+            (2, "job", EventKind.KILLED, None),
+            (9, "shell", EventKind.HOLDS, 2),
+            (10, "shell", EventKind.PUBLISHED, 1),
         )
     )
     assert shown(drawing) == [
@@ -56,10 +56,10 @@ def test_a_killed_runs_lease_lives_on_until_somebody_else_holds_the_lock() -> No
 def test_a_task_that_is_tried_again_goes_on_under_the_same_lease() -> None:
     drawing = drawing_of(
         told(
-            (0, "dag", What.HOLDS, 1),
-            (2, "dag", What.KILLED, None),
-            (5, "dag", What.PHASE, None),
-            (6, "dag", What.PUBLISHED, 1),
+            (0, "dag", EventKind.HOLDS, 1),
+            (2, "dag", EventKind.KILLED, None),
+            (5, "dag", EventKind.PHASE, None),
+            (6, "dag", EventKind.PUBLISHED, 1),
         )
     )
     assert [(kind, begin, end) for _, kind, begin, end, _ in shown(drawing)] == [
@@ -72,13 +72,13 @@ def test_a_task_that_is_tried_again_goes_on_under_the_same_lease() -> None:
 def test_a_paused_run_holds_until_it_is_overtaken_and_is_refused_when_it_goes_on() -> None:
     drawing = drawing_of(
         told(
-            (0, "flow", What.HOLDS, 1),
-            (1, "flow", What.PAUSED, None),
-            (8, "shell", What.HOLDS, 2),
-            (9, "shell", What.PUBLISHED, 1),
-            (10, "flow", What.RESUMED, None),
-            (11, "flow", What.REFUSED, None),
-            (12, "flow", What.PHASE, None),
+            (0, "flow", EventKind.HOLDS, 1),
+            (1, "flow", EventKind.PAUSED, None),
+            (8, "shell", EventKind.HOLDS, 2),
+            (9, "shell", EventKind.PUBLISHED, 1),
+            (10, "flow", EventKind.RESUMED, None),
+            (11, "flow", EventKind.REFUSED, None),
+            (12, "flow", EventKind.PHASE, None),
         )
     )
     assert [one for one in shown(drawing) if one[0] == "flow"] == [
@@ -86,13 +86,15 @@ def test_a_paused_run_holds_until_it_is_overtaken_and_is_refused_when_it_goes_on
         ("flow", Kind.STANDS_STILL, 1, 8, 1),
         ("flow", Kind.IS_OVERTAKEN, 8, 10, 1),
     ]
-    assert [one.what for one in drawing.marks] == [What.PUBLISHED, What.RESUMED, What.REFUSED]
+    assert [one.what for one in drawing.marks] == [EventKind.PUBLISHED, EventKind.RESUMED, EventKind.REFUSED]
 
 
 def test_a_paused_run_that_nobody_overtook_holds_on() -> None:
-    events = told((0, "flow", What.HOLDS, 1), (1, "flow", What.PAUSED, None), (3, "flow", What.RESUMED, None))
+    events = told(
+        (0, "flow", EventKind.HOLDS, 1), (1, "flow", EventKind.PAUSED, None), (3, "flow", EventKind.RESUMED, None)
+    )
     assert [
-        (kind, end) for _, kind, _, end, _ in shown(drawing_of([*events, *told((5, "flow", What.PUBLISHED, 1))]))
+        (kind, end) for _, kind, _, end, _ in shown(drawing_of([*events, *told((5, "flow", EventKind.PUBLISHED, 1))]))
     ] == [
         (Kind.HOLDS, 1),
         (Kind.STANDS_STILL, 3),
@@ -102,7 +104,11 @@ def test_a_paused_run_that_nobody_overtook_holds_on() -> None:
 
 def test_what_has_not_ended_goes_on_to_the_edge() -> None:
     assert shown(
-        drawing_of(told((0, "flow", What.HOLDS, 1), (4, "job", What.WAITING, None), (6, "job", What.FAILED, None)))
+        drawing_of(
+            told(
+                (0, "flow", EventKind.HOLDS, 1), (4, "job", EventKind.WAITING, None), (6, "job", EventKind.FAILED, None)
+            )
+        )
     ) == [
         ("flow", Kind.HOLDS, 0, 6, 1),
         ("job", Kind.WAITS, 4, 6, None),
@@ -117,11 +123,11 @@ def test_nothing_to_draw_is_said() -> None:
 def test_the_same_course_is_the_same_drawing_with_words_in_it(tmp_path: Path) -> None:
     course = Course(
         events=told(
-            (0, "flow", What.WAITING, None),
-            (1, "flow", What.HOLDS, 7),
-            (2, "flow", What.KILLED, None),
-            (4, "shell", What.HOLDS, 8),
-            (5, "shell", What.PUBLISHED, 3),
+            (0, "flow", EventKind.WAITING, None),
+            (1, "flow", EventKind.HOLDS, 7),
+            (2, "flow", EventKind.KILLED, None),
+            (4, "shell", EventKind.HOLDS, 8),
+            (5, "shell", EventKind.PUBLISHED, 3),
         )
     )
     draw(course, tmp_path / "one.svg", "A title")

@@ -11,15 +11,15 @@ from rich.console import Console
 
 from examples.publishing.apt import Apt
 from examples.publishing.build import Recipe, build
-from examples.publishing.conversation import PHASES
 from examples.publishing.demo.board import LiveBoard, PlainBoard
 from examples.publishing.demo.workers import job_line, job_of
 from examples.publishing.errors import BadSignature, Refused
-from examples.publishing.events import Event, What
+from examples.publishing.events import Event, EventKind
 from examples.publishing.front import Front
 from examples.publishing.gcs import Place
 from examples.publishing.layout import Layout
 from examples.publishing.lease import LockSettings
+from examples.publishing.pipeline import PHASES
 from examples.publishing.runner import Job, Pace, files_by_kind
 from examples.publishing.signing import Signer, Verifier
 from tests.examples.publishing.memory import MemoryBucket
@@ -79,7 +79,7 @@ def test_jobs_and_events_survive_the_pipe() -> None:
     lock = LockSettings("gs://b/locks", ttl=3, owner="me")
     job = Job("run", Place("b", "p/"), "key", (Path("a.deb"),), lock, pace=Pace(0.1, {"apt/copy": 2.0}))
     assert job_of(job_line(job)) == job
-    event = Event("run", "apt", What.PUBLISHED, number=3, pruned=(1, 2), text="x")
+    event = Event("run", "apt", EventKind.PUBLISHED, number=3, pruned=(1, 2), text="x")
     assert Event.from_line(event.to_line()) == event
     for line in ("{}", "null", '{"what": "?"}', "x"):
         with pytest.raises(ValueError, match=r".+"):
@@ -99,14 +99,14 @@ def test_boards_tell_the_whole_story(board_class: type[PlainBoard] | type[LiveBo
     with board_class(console) as board:
         board.act("Act 1")
         for run in ("one", "two"):
-            board.event(Event(run, "apt", What.STAGING, at=1.0))
-            board.event(Event(run, "apt", What.WAITING, at=1.1))
+            board.event(Event(run, "apt", EventKind.STAGING, at=1.0))
+            board.event(Event(run, "apt", EventKind.WAITING, at=1.1))
             if run == "one":
-                board.event(Event(run, "apt", What.HOLDS, number=7, at=1.2))
+                board.event(Event(run, "apt", EventKind.HOLDS, number=7, at=1.2))
         for phase in PHASES:
-            board.event(Event("one", "apt", What.PHASE, phase=phase, at=2.0))
-        board.event(Event("one", "apt", What.PUBLISHED, number=4, pruned=(2,), text="[package]", at=3.0))
-        board.event(Event("two", "apt", What.REFUSED, text="token 6", at=4.0))
+            board.event(Event("one", "apt", EventKind.PHASE, phase=phase, at=2.0))
+        board.event(Event("one", "apt", EventKind.PUBLISHED, number=4, pruned=(2,), text="[package]", at=3.0))
+        board.event(Event("two", "apt", EventKind.REFUSED, text="token 6", at=4.0))
         board.note("a [note]")
     story = written.getvalue()
     for said in ("Act 1", "version 4: [package], cleared away 2", "refused: token 6", "1000", "a [note]"):

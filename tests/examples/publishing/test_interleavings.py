@@ -10,8 +10,8 @@ import contextlib
 import pytest
 
 import lockstead
-from examples.publishing.conversation import PHASES, Conversation
 from examples.publishing.errors import OutcomeUnknown, PublishingError, Superseded
+from examples.publishing.pipeline import PHASES, Phases
 from tests.examples.publishing.memory import MemoryBucket
 from tests.examples.publishing.world import HandMadeLease, Hooked, Shelf, World, finish
 
@@ -33,17 +33,17 @@ def world(kind: str, shelf: Shelf) -> World:
     return world
 
 
-def advance(conversation: Conversation, stop: str) -> None:
+def advance(phases: Phases, stop: str) -> None:
     """Go on until the work of phase `stop` is next; every step up to there must succeed."""
-    for phase in conversation:
+    for phase in phases:
         if phase == stop:
             return
 
 
-def carry_on(conversation: Conversation) -> None:
+def carry_on(phases: Phases) -> None:
     """Go on to the end; a refusal is an end like any other."""
     with contextlib.suppress(PublishingError):
-        for _ in conversation:
+        for _ in phases:
             pass
 
 

@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import lockstead
-from examples.publishing.conversation import Work, publishing
 from examples.publishing.errors import BadSignature, PublishingError, Refused
 from examples.publishing.layout import Layout
+from examples.publishing.pipeline import Work, publishing
 from examples.publishing.pointer import FENCE
 from examples.publishing.staging import stage
 from tests.examples.publishing.memory import MemoryBucket
@@ -68,13 +68,13 @@ def test_a_missing_pointer_is_refused_while_there_are_versions(world: World, buc
 
 
 def test_a_pointer_deleted_in_mid_section_refuses_the_commit(world: World, bucket: MemoryBucket) -> None:
-    conversation = world.start(3, "alpha")
-    for phase in conversation:
+    phases = world.start(3, "alpha")
+    for phase in phases:
         if phase == "commit":
             del bucket.objects["repo/latest_version.txt"]
             break
     with pytest.raises(PublishingError, match="gone"):
-        finish(conversation)
+        finish(phases)
 
 
 @pytest.mark.parametrize("text", [b"", b"two", b"-1", b"2 3", b"1e3", b"\xff\xfe", b"007", b"9" * 30, b"<html>"])
@@ -119,13 +119,13 @@ def test_an_object_too_many_in_the_base_is_refused(world: World, bucket: MemoryB
 
 
 def test_an_object_that_appears_in_the_new_version_is_not_sealed(world: World, bucket: MemoryBucket) -> None:
-    conversation = world.start(3, "alpha")
-    for phase in conversation:
+    phases = world.start(3, "alpha")
+    for phase in phases:
         if phase == "seal":
             bucket.put("repo/versions/3/dists/stable/extra", b"?")
             break
     with pytest.raises(Refused, match="extra does not belong there"):
-        finish(conversation)
+        finish(phases)
     assert world.judge().version == 2
 
 
@@ -182,9 +182,9 @@ def test_another_lock_is_refused(world: World, bucket: MemoryBucket) -> None:
 
 def test_the_fence_moves_the_generation_and_not_the_text(world: World, bucket: MemoryBucket) -> None:
     before = bucket.objects["repo/latest_version.txt"]
-    conversation = world.start(7, "alpha")
-    next(conversation)
-    next(conversation)
+    phases = world.start(7, "alpha")
+    next(phases)
+    next(phases)
     after = bucket.objects["repo/latest_version.txt"]
     assert after.content == before.content == b"2"
     assert after.stat.generation != before.stat.generation
@@ -193,26 +193,26 @@ def test_the_fence_moves_the_generation_and_not_the_text(world: World, bucket: M
 
 def test_the_lease_is_asked_before_every_phase_and_its_loss_stops_the_run(world: World) -> None:
     lost = lockstead.LeaseLost()
-    for phases in range(1, 7):
-        lease = HandMadeLease(2 + phases)
-        conversation = world.start(2 + phases, "alpha", lease=lease)
-        for _ in range(phases):
-            next(conversation)
+    for count in range(1, 7):
+        lease = HandMadeLease(2 + count)
+        phases = world.start(2 + count, "alpha", lease=lease)
+        for _ in range(count):
+            next(phases)
         lease.lost = lost
         with pytest.raises(lockstead.LeaseLost):
-            finish(conversation)
+            finish(phases)
         assert world.judge().is_good
         assert world.judge().version == 2
 
 
 def test_a_lease_lost_after_the_commit_is_still_a_success(world: World) -> None:
     lease = HandMadeLease(3)
-    conversation = world.start(3, "alpha", lease=lease)
-    for phase in conversation:
+    phases = world.start(3, "alpha", lease=lease)
+    for phase in phases:
         if phase == "commit":
             lease.lost = lockstead.LeaseLost()
             break
-    outcome = finish(conversation)
+    outcome = finish(phases)
     assert (outcome.number, outcome.pruned) == (3, None)
 
 
@@ -222,17 +222,17 @@ def test_prune_leaves_the_kept_and_everything_above_the_pointer(world: World, bu
         world.publish(token, name)
     assert world.judge().version == 43
     assert numbers(bucket) == ["41", "42", "43"]
-    conversation = world.start(10, "alpha-2")
-    next(conversation)
+    phases = world.start(10, "alpha-2")
+    next(phases)
     bucket.put("repo/versions/60/version.txt", b"{}")
-    outcome = finish(conversation)
+    outcome = finish(phases)
     assert outcome.number == 61
     assert numbers(bucket) == ["42", "43", "61"], "60 is below the pointer now, and off the chain"
 
 
 def test_a_number_above_the_pointer_is_never_touched(world: World, bucket: MemoryBucket) -> None:
-    conversation = world.start(3, "alpha")
-    for phase in conversation:
+    phases = world.start(3, "alpha")
+    for phase in phases:
         if phase == "prune":
             bucket.put("repo/versions/4/version.txt", b"{}")
     assert "4" in numbers(bucket)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from examples.publishing.errors import Refused, Superseded
-from examples.publishing.events import Event, What
+from examples.publishing.events import Event, EventKind
 from examples.publishing.gcs import GcsBucket, Place
 from examples.publishing.oracle import Entry, Verdict, judge
 from examples.publishing.runner import FORMATS, Job
@@ -69,7 +69,7 @@ class Yard:
         job = Job(f"run-{token}", Place("b", "mine/"), self.shelf.key, files, lock=None)
         return Run(Steps(job, self.kind, self.events.append), HandMadeLease(token))
 
-    def said(self, what: What) -> list[Event]:
+    def said(self, what: EventKind) -> list[Event]:
         return [event for event in self.events if event.what is what]
 
     def judge(self, *names: str) -> Verdict:
@@ -97,7 +97,7 @@ def test_steps_one_after_the_other_publish_and_report(yard: Callable[[str], Yard
     there.run(2, "alpha", "beta").whole()
     verdict = there.judge("seed", "alpha", "beta")
     assert verdict.is_good, str(verdict)
-    assert [(one.number, one.text) for one in there.said(What.PUBLISHED)] == [(1, "seed"), (2, "alpha, beta")]
+    assert [(one.number, one.text) for one in there.said(EventKind.PUBLISHED)] == [(1, "seed"), (2, "alpha, beta")]
 
 
 @BOTH
@@ -129,7 +129,7 @@ def test_who_goes_on_after_a_later_holder_changes_nothing_that_readers_see(
         stale.build()
     with pytest.raises(Superseded, match="this run holds token 2"):
         stale.commit()
-    assert [one.run for one in there.said(What.REFUSED)] == ["run-2"]
+    assert [one.run for one in there.said(EventKind.REFUSED)] == ["run-2"]
     verdict = there.judge("seed", "beta")
     assert verdict.is_good, str(verdict)
 
@@ -143,7 +143,7 @@ def test_without_news_there_is_nothing_to_build(yard: Callable[[str], Yard], kin
     again.fence()
     again.build()
     assert again.line["built"] is None
-    assert there.said(What.PUBLISHED)[-1].text == "nothing new"
+    assert there.said(EventKind.PUBLISHED)[-1].text == "nothing new"
     assert there.judge("seed").version == 1
 
 
@@ -174,4 +174,4 @@ def test_what_was_staged_and_is_gone_or_damaged_is_refused(yard: Callable[[str],
     with pytest.raises(Refused, match="has vanished"):
         run.build()
     bucket.close()
-    assert len(there.said(What.FAILED)) == 2
+    assert len(there.said(EventKind.FAILED)) == 2

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from examples.publishing import conversation, pointer
+from examples.publishing import pipeline, pointer
 from examples.publishing.errors import PublishingError
 from examples.publishing.layout import Layout
 from examples.publishing.lease import Sequencer
@@ -45,7 +45,7 @@ def without_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
         return found or real(bucket, layout, ours, check)  # type: ignore[arg-type] # likewise
 
     real = pointer.fence
-    monkeypatch.setattr(conversation, "fence", read_only)
+    monkeypatch.setattr(pipeline, "fence", read_only)
 
 
 def with_numbers_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,15 +55,15 @@ def with_numbers_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
             bucket.delete(found.name, generation=found.generation)  # type: ignore[attr-defined] # likewise
         return real(bucket, layout, fenced, token)  # type: ignore[arg-type] # likewise
 
-    real = conversation._claim
-    monkeypatch.setattr(conversation, "_claim", claim_over)
+    real = pipeline._claim
+    monkeypatch.setattr(pipeline, "_claim", claim_over)
 
 
 def with_leftovers_above_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     def everything(numbers: object, number: int, chain: tuple[int, ...], keep: int) -> tuple[int, ...]:
         return tuple(one for one in numbers if one != number and one not in chain[:keep])  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(conversation, "prunable", everything)
+    monkeypatch.setattr(pipeline, "prunable", everything)
 
 
 def without_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def without_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
         now = bucket.stat(layout.pointer)  # type: ignore[attr-defined] # it is the real one
         pointer._swap(bucket, layout, number, now.generation, ours)  # type: ignore[arg-type] # likewise
 
-    monkeypatch.setattr(conversation, "commit", anyway)
+    monkeypatch.setattr(pipeline, "commit", anyway)
 
 
 BROKEN = [without_a_fence, with_numbers_used_again, with_leftovers_above_deleted, without_a_comparison]

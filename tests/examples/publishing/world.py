@@ -8,10 +8,10 @@ from pathlib import Path
 
 from examples.publishing.apt import Apt
 from examples.publishing.bucket import IMMUTABLE, NEVER_CACHED, Bucket, Stat
-from examples.publishing.conversation import Conversation, Outcome, Work, publishing
 from examples.publishing.layout import Layout
 from examples.publishing.oracle import Entry, Verdict, judge
 from examples.publishing.packages import Format
+from examples.publishing.pipeline import Outcome, Phases, Work, publishing
 from examples.publishing.repository import Repository
 from examples.publishing.signing import Signer
 from examples.publishing.staging import Staged, stage
@@ -90,7 +90,7 @@ class World:
         overwrite: bool = False,
         key: str | None = None,
         restore: int | None = None,
-    ) -> Conversation:
+    ) -> Phases:
         staged = self.staged(*names)
         entries = entries_of(staged)
         self.attempted += entries
@@ -116,8 +116,8 @@ class World:
     def names(self) -> list[str]:
         return sorted(entry.name for entry in self.judge().entries)
 
-    def _ledgered(self, conversation: Conversation, entries: list[Entry]) -> Conversation:
-        outcome = yield from conversation
+    def _ledgered(self, phases: Phases, entries: list[Entry]) -> Phases:
+        outcome = yield from phases
         self.reported += entries
         return outcome
 
@@ -126,11 +126,11 @@ def entries_of(staged: Iterable[Staged]) -> list[Entry]:
     return [Entry(one.package.name, one.package.version, one.package.arch, one.package.sha256) for one in staged]
 
 
-def finish(conversation: Conversation) -> Outcome:
+def finish(phases: Phases) -> Outcome:
     """Go on to the end and give the outcome."""
 
     def carried() -> Iterator[str]:
-        outcomes.append((yield from conversation))
+        outcomes.append((yield from phases))
 
     outcomes: list[Outcome] = []
     for _ in carried():

@@ -25,7 +25,7 @@ from typing import TypeAlias, TypeVar
 
 import lockstead
 from examples.publishing import plan as plans
-from examples.publishing.bucket import Bucket, Patient, Stat, crc32c
+from examples.publishing.bucket import Bucket, RetryingBucket, Stat, crc32c
 from examples.publishing.errors import BucketError, NotFound, PreconditionFailed, Refused
 from examples.publishing.layout import CLAIM, MANIFEST, Layout, next_number, numbers_of, prunable
 from examples.publishing.lease import Lease
@@ -52,9 +52,9 @@ class Work:
     restore: int | None = None
 
     @property
-    def patient(self) -> Patient:
+    def patient(self) -> RetryingBucket:
         """Return the bucket; requests are repeated only while the lease is valid."""
-        return Patient(self.bucket, self.lease.check, pause=self.repository.pause)
+        return RetryingBucket(self.bucket, self.lease.check, pause=self.repository.pause)
 
     def begin(self, phase: str) -> str:
         """Check the lease and return the phase's name."""
@@ -87,7 +87,7 @@ class Outcome:
     pruned: tuple[int, ...] | None
 
 
-Conversation: TypeAlias = Generator[str, None, Answer]
+Phases: TypeAlias = Generator[str, None, Answer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Base:
     index: Index | None
 
 
-def publishing(work: Work) -> Conversation[Outcome]:
+def publishing(work: Work) -> Phases[Outcome]:
     """Publish staged packages on top of the current version, phase by phase.
 
     Raises what `lease.check()` raises, Superseded, Refused, BadSignature, BucketError: then nothing was published;
@@ -113,13 +113,13 @@ def publishing(work: Work) -> Conversation[Outcome]:
     return Outcome(built.number, built.added, (yield from pruning(work, built)))
 
 
-def fencing(work: Work) -> Conversation[Pointer]:
+def fencing(work: Work) -> Phases[Pointer]:
     """Run the phase `fence`; the other parts build upon its result."""
     yield work.begin("fence")
     return fence(work.patient, work.repository.layout, work.lease.sequencer(), work.lease.check)
 
 
-def building(work: Work, fenced: Pointer) -> Conversation[Built | None]:
+def building(work: Work, fenced: Pointer) -> Phases[Built | None]:
     """Run the phases `plan` to `seal`: create the next version, with a number of its own; None if there is nothing to
     do.
 
@@ -169,7 +169,7 @@ def building(work: Work, fenced: Pointer) -> Conversation[Built | None]:
     return Built(number, chain, tuple(package.name for package in decided.added))
 
 
-def committing(work: Work, fenced: Pointer, built: Built) -> Conversation[None]:
+def committing(work: Work, fenced: Pointer, built: Built) -> Phases[None]:
     """Run the phase `commit`: send readers to the version that was built upon the fenced pointer."""
     # Before the check: from here on only the pointer tells the outcome, and a lost lease has no sequencer.
     ours = work.lease.sequencer()
@@ -177,7 +177,7 @@ def committing(work: Work, fenced: Pointer, built: Built) -> Conversation[None]:
     commit(work.patient, work.repository.layout, fenced, built.number, ours)
 
 
-def pruning(work: Work, built: Built) -> Conversation[tuple[int, ...] | None]:
+def pruning(work: Work, built: Built) -> Phases[tuple[int, ...] | None]:
     """Run the phase `prune`: remove unneeded versions; None if the lease is lost or the bucket unavailable.
 
     The version is published by then; what could not be removed is left to the next run.
@@ -189,7 +189,7 @@ def pruning(work: Work, built: Built) -> Conversation[tuple[int, ...] | None]:
         return None
 
 
-def _base(bucket: Patient, repository: Repository, number: int) -> Base:
+def _base(bucket: RetryingBucket, repository: Repository, number: int) -> Base:
     if number == 0:
         return Base(Manifest(0, (), {}, {}), {}, None)
     layout = repository.layout
@@ -215,7 +215,7 @@ def _base(bucket: Patient, repository: Repository, number: int) -> Base:
     return Base(manifest, objects, repository.format.read_index(read, verifier))
 
 
-def _last_signed(bucket: Patient, repository: Repository, fenced: Pointer, base: Base) -> datetime | None:
+def _last_signed(bucket: RetryingBucket, repository: Repository, fenced: Pointer, base: Base) -> datetime | None:
     if base.manifest.number == fenced.number:
         return base.index.signed_at if base.index else None
     try:
@@ -226,7 +226,7 @@ def _last_signed(bucket: Patient, repository: Repository, fenced: Pointer, base:
     return current.index.signed_at if current.index else None
 
 
-def _chain(bucket: Patient, layout: Layout, fenced: Pointer, base: Base) -> tuple[int, ...]:
+def _chain(bucket: RetryingBucket, layout: Layout, fenced: Pointer, base: Base) -> tuple[int, ...]:
     if fenced.number == 0:
         return ()
     manifest = base.manifest
@@ -239,14 +239,14 @@ def _chain(bucket: Patient, layout: Layout, fenced: Pointer, base: Base) -> tupl
     return (fenced.number, *manifest.chain)
 
 
-def _written_at(bucket: Patient, name: str) -> float:
+def _written_at(bucket: RetryingBucket, name: str) -> float:
     try:
         return bucket.stat(name).created_at
     except NotFound:
         return 0.0
 
 
-def _claim(bucket: Patient, layout: Layout, fenced: Pointer, token: int) -> tuple[int, FileFacts, Stat]:
+def _claim(bucket: RetryingBucket, layout: Layout, fenced: Pointer, token: int) -> tuple[int, FileFacts, Stat]:
     number = next_number(fenced.number, numbers_of(bucket.folders(layout.versions)))
     while True:
         # The nonce distinguishes our own claim, whose response was lost, from another publisher's.
@@ -260,7 +260,7 @@ def _claim(bucket: Patient, layout: Layout, fenced: Pointer, token: int) -> tupl
             return number, FileFacts(len(text), crc32c(text)), claimed
 
 
-def _copy_all(bucket: Patient, repository: Repository, number: int, copies: list[tuple[Stat, str]]) -> None:
+def _copy_all(bucket: RetryingBucket, repository: Repository, number: int, copies: list[tuple[Stat, str]]) -> None:
     def copy(source: Stat, path: str) -> None:
         try:
             bucket.copy(source, repository.layout.version(number, path))
@@ -280,7 +280,7 @@ def _copy_all(bucket: Patient, repository: Repository, number: int, copies: list
                 raise
 
 
-def _seal(bucket: Patient, layout: Layout, manifest: Manifest) -> None:
+def _seal(bucket: RetryingBucket, layout: Layout, manifest: Manifest) -> None:
     prefix = layout.version(manifest.number)
     wrong = differences(manifest.files, facts_by_path(bucket.list(prefix), prefix))
     if wrong:
@@ -288,7 +288,7 @@ def _seal(bucket: Patient, layout: Layout, manifest: Manifest) -> None:
     bucket.create(prefix + MANIFEST, manifest.to_bytes())
 
 
-def _prune(bucket: Patient, repository: Repository, number: int, chain: tuple[int, ...]) -> tuple[int, ...]:
+def _prune(bucket: RetryingBucket, repository: Repository, number: int, chain: tuple[int, ...]) -> tuple[int, ...]:
     layout = repository.layout
     doomed = prunable(numbers_of(bucket.folders(layout.versions)), number, chain, repository.keep)
     for old in doomed:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import permutations
 
-from examples.publishing.events import Event, What
+from examples.publishing.events import Event, EventKind
 from examples.publishing.runner import FORMATS
 
 KILLED_BEFORE = ("copy", "metadata", "seal")
@@ -43,14 +43,14 @@ class Moment:
 
     def is_reached(self, event: Event) -> bool:
         """Return whether this event says that a run is there."""
-        return event.what is What.PHASE and (event.repository, event.phase) == (self.repository, self.phase)
+        return event.what is EventKind.PHASE and (event.repository, event.phase) == (self.repository, self.phase)
 
     def __str__(self) -> str:
         return f"{self.repository}, before {self.phase!r}"
 
 
 @dataclass(frozen=True, slots=True)
-class Accidents:
+class Faults:
     """Who is killed and who is paused, and when; never the same one."""
 
     killed: str
@@ -59,7 +59,7 @@ class Accidents:
     paused_at: Moment
 
     @classmethod
-    def of(cls, seed: int, names: Sequence[str]) -> Accidents:
+    def of(cls, seed: int, names: Sequence[str]) -> Faults:
         """Choose them by a seed; ValueError for fewer than two names."""
         pairs = list(permutations(names, 2))
         if not pairs:

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples.publishing.conversation import PHASES
-from examples.publishing.demo.accidents import KILLED_BEFORE, PAUSED_BEFORE, Accidents, Part
-from examples.publishing.events import Event, What
+from examples.publishing.demo.faults import KILLED_BEFORE, PAUSED_BEFORE, Faults, Part
+from examples.publishing.events import Event, EventKind
+from examples.publishing.pipeline import PHASES
 
 NAMES = ("airflow", "prefect", "dagster")
 
 
 @given(st.integers())
 def test_a_seed_names_two_who_are_not_the_same_and_a_moment_under_the_lock_for_each(seed: int) -> None:
-    drawn = Accidents.of(seed, NAMES)
-    assert drawn == Accidents.of(seed, NAMES)
+    drawn = Faults.of(seed, NAMES)
+    assert drawn == Faults.of(seed, NAMES)
     assert {drawn.killed, drawn.paused} < set(NAMES)
     assert drawn.killed != drawn.paused
     assert drawn.killed_at.phase in KILLED_BEFORE
@@ -26,12 +26,12 @@ def test_a_seed_names_two_who_are_not_the_same_and_a_moment_under_the_lock_for_e
 
 @given(st.integers())
 def test_six_seeds_in_a_row_harm_each_pair_once(seed: int) -> None:
-    pairs = {(one.killed, one.paused) for one in (Accidents.of(seed + more, NAMES) for more in range(6))}
+    pairs = {(one.killed, one.paused) for one in (Faults.of(seed + more, NAMES) for more in range(6))}
     assert len(pairs) == 6
 
 
 def test_every_moment_is_drawn_for_some_seed() -> None:
-    drawn = [Accidents.of(seed, NAMES) for seed in range(200)]
+    drawn = [Faults.of(seed, NAMES) for seed in range(200)]
     assert len({one.killed_at for one in drawn}) == 2 * len(KILLED_BEFORE)
     assert len({one.paused_at for one in drawn}) == 2 * len(PAUSED_BEFORE)
 
@@ -43,7 +43,7 @@ def test_the_moments_are_after_a_number_was_claimed_and_before_readers_are_sent_
 
 
 def test_everybody_has_a_part_and_only_the_harmed_a_moment() -> None:
-    drawn = Accidents.of(0, NAMES)
+    drawn = Faults.of(0, NAMES)
     parts = {name: drawn.part(name) for name in (*NAMES, "shell")}
     assert sorted(parts.values()) == [Part.KILLED, Part.PAUSED, Part.UNHARMED, Part.UNHARMED]
     assert {name for name in parts if drawn.moment(name) is None} == {
@@ -52,14 +52,14 @@ def test_everybody_has_a_part_and_only_the_harmed_a_moment() -> None:
 
 
 def test_a_moment_is_reached_by_the_phase_in_its_repository_alone() -> None:
-    moment = Accidents.of(0, NAMES).killed_at
+    moment = Faults.of(0, NAMES).killed_at
     other = "apt" if moment.repository == "yum" else "yum"
-    assert moment.is_reached(Event("x", moment.repository, What.PHASE, moment.phase))
-    assert not moment.is_reached(Event("x", other, What.PHASE, moment.phase))
-    assert not moment.is_reached(Event("x", moment.repository, What.PHASE, "fence"))
-    assert not moment.is_reached(Event("x", moment.repository, What.HOLDS, moment.phase))
+    assert moment.is_reached(Event("x", moment.repository, EventKind.PHASE, moment.phase))
+    assert not moment.is_reached(Event("x", other, EventKind.PHASE, moment.phase))
+    assert not moment.is_reached(Event("x", moment.repository, EventKind.PHASE, "fence"))
+    assert not moment.is_reached(Event("x", moment.repository, EventKind.HOLDS, moment.phase))
 
 
 def test_one_alone_cannot_be_harmed() -> None:
     with pytest.raises(ValueError, match="nobody but one"):
-        Accidents.of(0, ("airflow",))
+        Faults.of(0, ("airflow",))
