@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from lockstead import AsyncClient, AsyncLock, Client, LeaseLost, Lock, NotAcquired, connect_async, operations
+from lockstead import AsyncClient, AsyncLock, Client, LeaseLost, Lock, NotAcquired, acquisition, connect_async
 from lockstead.errors import OutcomeUnknown, StoreError
 from lockstead.events import EngineWarning, LockEvent
 from lockstead.protocol.acquire import Grant
@@ -263,7 +263,7 @@ def test_a_store_is_opened_and_its_library_imported_in_another_thread_than_the_e
 @pytest.mark.parametrize("is_awaiting", [False, True])
 @pytest.mark.parametrize(
     ("takes", "timeout", "asked_for"),
-    [(0.5, 0.0, 0.4), (0.5, 0.7, 1.1), (1.2, 0.0, operations.TRY_MIN)],
+    [(0.5, 0.0, 0.4), (0.5, 0.7, 1.1), (1.2, 0.0, acquisition.TRY_MIN)],
     ids=["one try", "a wait", "one try that had no time left"],
 )
 def test_h18_what_opening_the_store_takes_counts_as_a_part_of_the_wait(
@@ -380,9 +380,9 @@ def test_h18_who_was_stopped_behind_another_finds_that_the_lock_was_given_back()
     ticking = Ticking(Faulty())
     with ticking.client as client:
         engine, settings = client._engine, client.lock("apt", ttl=600).settings
-        asking = operations.Acquisition(engine, "apt", settings, 1.0, reclaim=False)
+        asking = acquisition.Acquisition(engine, "apt", settings, 1.0, reclaim=False)
         engine.local_queue.enter("apt", ThreadWaker())
-        engine.local_queue.note("apt", operations.NOTHING_SEEN)
+        engine.local_queue.note("apt", acquisition.NOTHING_SEEN)
         ticking.clock.at += 300
         script = asking.script(was_first=False, in_time=False)
         outcome = run(script, engine.store, engine.clock, asking.limits, ThreadWaker())
@@ -435,7 +435,7 @@ def test_h16_who_waits_for_a_silent_store_is_told_once_what_is_wrong() -> None:
         with pytest.raises(StoreError):
             client.lock("apt", **SETTINGS).acquire(timeout=0.5)
     assert [(type(event), event.message) for event in told if isinstance(event, EngineWarning)] == [
-        (EngineWarning, "the store cannot be reached, and the wait for it goes on: connection refused")
+        (EngineWarning, "the store cannot be reached; still waiting: connection refused")
     ]
 
 

@@ -130,7 +130,7 @@ def test_the_engine_is_imported_in_another_thread_than_the_event_loops() -> None
                 if name in HEAVY:
                     imported[name] = threading.current_thread() is threading.main_thread()
 
-        NAMES = ("aio_batch", "aio_lease", "operations", "runtime.engine", "views")
+        NAMES = ("acquisition", "aio_batch", "aio_lease", "operations", "runtime.engine", "views")
         HEAVY = [f"lockstead.{name}" for name in NAMES]
         imported = {}
         sys.meta_path.insert(0, Watch())
@@ -236,8 +236,8 @@ def test_settings_may_stand_in_the_url_and_keywords_win() -> None:
 WRONG = [
     ({"ttl": 0.5}, ValueError, "ttl is 0.5 s; it must be at least 1 s"),
     ({"ttl": "soon"}, ValueError, "ttl 'soon' is not a duration"),
-    ({"ttl": -1}, ValueError, "ttl must be a finite duration"),
-    ({"ttl": float("nan")}, ValueError, "ttl must be a finite duration"),
+    ({"ttl": -1}, ValueError, "ttl must be a finite, non-negative duration"),
+    ({"ttl": float("nan")}, ValueError, "ttl must be a finite, non-negative duration"),
     ({"ttl": True}, TypeError, "ttl must be seconds"),
     ({"ttl": None}, TypeError, "ttl must be seconds"),
     ({"max_failures": 0}, ValueError, "max_failures is 0"),

@@ -9,12 +9,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from types import TracebackType
 from typing import Self
 
+from lockstead.acquisition import Acquisition
 from lockstead.aio_lease import AsyncLease, ask
 from lockstead.aio_rounds import AsyncTurns, ask_all, sleep
 from lockstead.batch_base import HeldBatch, in_order
 from lockstead.errors import LeaseLost, OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.events import ReleaseFailed
-from lockstead.operations import Acquisition
 from lockstead.runtime.engine import Engine
 from lockstead.settings import Settings
 from lockstead.values import Duration, seconds

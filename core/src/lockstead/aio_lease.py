@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from lockstead import operations
+from lockstead.acquisition import Acquisition
 from lockstead.aio_guard import AsyncGuardedLease
 from lockstead.errors import StoreError
 from lockstead.events import ReleaseFailed
@@ -27,7 +28,7 @@ from lockstead.values import Duration, LeaseTicket, Sequencer
 T = TypeVar("T")
 
 
-async def ask(acquisition: operations.Acquisition) -> AsyncLease | None:
+async def ask(acquisition: Acquisition) -> AsyncLease | None:
     """Run an acquisition; None if the lock is held."""
     engine = acquisition.engine
     waker = new_waker(engine, acquisition.came_late, acquisition.abandoned)

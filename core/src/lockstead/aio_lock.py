@@ -17,11 +17,11 @@ from lockstead.settings import Given, Settings
 from lockstead.values import Duration, LeaseTicket, Sequencer, seconds
 
 if TYPE_CHECKING:
+    from lockstead.acquisition import Acquisition
     from lockstead.aio_batch import AsyncBatch
     from lockstead.aio_hold import AsyncHold
     from lockstead.aio_lease import AsyncLease
     from lockstead.events import Listener
-    from lockstead.operations import Acquisition
     from lockstead.protocol.commands import Script
     from lockstead.runtime.engine import Engine
     from lockstead.runtime.run import Limits
@@ -34,8 +34,8 @@ T = TypeVar("T")
 @cache
 def _acquisition() -> tuple[type[Acquisition], Callable[[Acquisition], Awaitable[AsyncLease | None]]]:
     """Import what acquires a lock at the first acquisition; cached, because even a repeated import takes time."""
+    from lockstead.acquisition import Acquisition
     from lockstead.aio_lease import ask
-    from lockstead.operations import Acquisition
 
     return Acquisition, ask
 

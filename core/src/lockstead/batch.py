@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Self
 
+from lockstead.acquisition import Acquisition
 from lockstead.batch_base import HeldBatch, in_order
 from lockstead.errors import LeaseLost, OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.events import ReleaseFailed
 from lockstead.lease import Lease, ask
-from lockstead.operations import Acquisition
 from lockstead.rounds import Turns, ask_all, sleep
 from lockstead.runtime.engine import Engine
 from lockstead.settings import Settings

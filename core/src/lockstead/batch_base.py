@@ -11,8 +11,8 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Generic, TypeVar
 
+from lockstead.acquisition import Acquisition
 from lockstead.errors import NotAcquired, OutcomeUnknown, StoreError, StoreUnavailable
-from lockstead.operations import Acquisition
 from lockstead.protocol.acquire import Contended, Grant
 from lockstead.runtime.engine import Engine, seconds_text
 from lockstead.runtime.held import HeldLease

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from lockstead import operations
+from lockstead.acquisition import Acquisition
 from lockstead.errors import StoreError
 from lockstead.events import ReleaseFailed
 from lockstead.guard import GuardedLease
@@ -28,7 +29,7 @@ from lockstead.values import Duration, LeaseTicket, Sequencer
 T = TypeVar("T")
 
 
-def ask(acquisition: operations.Acquisition) -> Lease | None:
+def ask(acquisition: Acquisition) -> Lease | None:
     """Run an acquisition; None if the lock is held."""
     engine = acquisition.engine
     waker = new_waker(engine, acquisition.came_late, acquisition.abandoned)

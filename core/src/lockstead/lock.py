@@ -18,11 +18,11 @@ from lockstead.settings import Given, Settings
 from lockstead.values import Duration, LeaseTicket, Sequencer, seconds
 
 if TYPE_CHECKING:
+    from lockstead.acquisition import Acquisition
     from lockstead.batch import Batch
     from lockstead.events import Listener
     from lockstead.hold import Hold
     from lockstead.lease import Lease
-    from lockstead.operations import Acquisition
     from lockstead.protocol.commands import Script
     from lockstead.runtime.engine import Engine
     from lockstead.runtime.run import Limits
@@ -35,8 +35,8 @@ T = TypeVar("T")
 @cache
 def _acquisition() -> tuple[type[Acquisition], Callable[[Acquisition], Lease | None]]:
     """Import what acquires a lock at the first acquisition; cached, because even a repeated import takes time."""
+    from lockstead.acquisition import Acquisition
     from lockstead.lease import ask
-    from lockstead.operations import Acquisition
 
     return Acquisition, ask
 

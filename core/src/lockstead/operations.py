@@ -1,6 +1,6 @@
-"""What each call of the API asks of a store and what is noted of the answer: once, for both colours.
+"""The operations of the API other than acquiring, for blocking and awaiting callers alike.
 
-Every function here gives a script; `lock` runs it blocking, `aio_lock` awaiting. Must not know which of them does.
+Each function returns a script, which `lock` runs blocking and `aio_lock` awaiting. Must not know which of them does.
 """
 
 from __future__ import annotations
@@ -9,204 +9,39 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final, NoReturn, TypeVar
+from typing import NoReturn
 
 from lockstead import registry
-from lockstead.errors import LeaseLost, LossReason, NotAcquired, StoreError, StoreRefused, StoreUnavailable
+from lockstead.errors import LeaseLost, LossReason, NotAcquired, StoreError, StoreRefused
 from lockstead.events import Attached, Detached, EngineWarning, Released, ReleaseFailed, Renewed
 from lockstead.protocol import release as leaving
-from lockstead.protocol.acquire import Contended, Grant, acquire
+from lockstead.protocol.acquire import Contended
 from lockstead.protocol.commands import List, Read, Script, TokenSource, ask
 from lockstead.protocol.context import LeaseId, ProtocolContext
 from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.members import attach, drain, member_name, registered, remove_member
-from lockstead.protocol.record import decode, number, progress_text
+from lockstead.protocol.record import number, progress_text
 from lockstead.protocol.release import RecordStatus
 from lockstead.protocol.renew import BEING_RELEASED, Over, extensible, over, renew
 from lockstead.protocol.retries import with_retries
 from lockstead.protocol.waiting import Found, until_free
 from lockstead.runtime.engine import Engine, fresh_nonce
 from lockstead.runtime.held import HeldLease, lost_by_ticket
-from lockstead.runtime.inside import is_inside
-from lockstead.runtime.interrupt import uninterrupted
 from lockstead.runtime.keeper import KeptLease
-from lockstead.runtime.local_queue import Waiter
-from lockstead.runtime.run import OVERTIME, STALLED, Limits
+from lockstead.runtime.run import Limits
 from lockstead.settings import Settings
 from lockstead.stores.port import ShowsQueue
 from lockstead.values import Duration, LeaseTicket, Name, Sequencer, Space, seconds
 from lockstead.views import AuditEntry, BreakResult, Contender, LockInfo, audited, breaking, contender, holding, listing
 
-L = TypeVar("L", bound=HeldLease)
-
 PLAIN = Settings()
-"""What a conversation is held under that belongs to no lock."""
-
-NOTHING_SEEN: Final = Contended(None)
-
-TRY_MIN: Final = 0.3
-"""Seconds that a try has at least, also where opening the store took all of the caller's time."""
-
-SILENCES_TOLD: Final = 3
-"""Attempts of one acquisition without an answer of the store until who waits is told; one alone is an accident."""
-
-
-class Acquisition:
-    """One acquisition, from the wish to the lease: its place in line, its script, and what it leaves if it fails.
-
-    limit is the longest wait in seconds, None forever, 0 for one try that stands in no line. is_patient: a try that
-    waits for nobody gives the store the time of its requests, and not just the second in which a wait has to end.
-    spent: seconds of the wait that are over already, since the store had to be opened.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        key: str,
-        settings: Settings,
-        limit: float | None,
-        *,
-        reclaim: bool,
-        is_patient: bool = False,
-        spent: float = 0.0,
-    ) -> None:
-        engine.refuse_if_closed()
-        self.engine = engine
-        self.key = key
-        self._settings = settings
-        self._contended = NOTHING_SEEN
-        self._waits = limit != 0
-        self._is_told = self._has_asked = self._is_over = False
-        self._silences = 0
-        now = engine.clock.now()
-        self._started_at = now - spent
-        name = Name(key)
-        self._context = engine.context(settings)
-        self._request = engine.new_request(name, settings, reclaim=reclaim)
-        self.gives_up_at = None if limit is None else self._started_at + limit
-        ends_at = None if is_patient or limit is None else max(self._started_at + limit, now + TRY_MIN - OVERTIME)
-        self.limits = Limits(settings.request_timeout, ends_at, lambda: engine.is_closed)
-        if self._waits:
-            engine.refuse_self_wait(name)
-            self._request.on_wait = self._waiting
-        # until it is kept or given up, a sibling of the same owner must not take it for a dead process's
-        engine.pending_holders[self._request.holder] = self._request
-
-    def enter(self, waker: Waiter) -> bool:
-        """Stand in line; True if it is our turn at once."""
-        return not self._waits or self.engine.local_queue.enter(self.key, waker)
-
-    @uninterrupted
-    def leave(self, waker: Waiter) -> None:
-        """Leave the line."""
-        # the wish must not refer to who makes it: the two would keep each other alive, and the engine with them
-        self._request.on_wait = None
-        if self._waits:
-            self._tidy(partial(self.engine.local_queue.leave, self.key, waker))
-
-    def _waiting(self, seen: Contended | StoreError) -> None:
-        self.engine.local_queue.note(self.key, seen)
-        self.engine.keeper.ensure_started()
-        if isinstance(seen, StoreError):
-            self._silences += 1
-            if self._silences == SILENCES_TOLD:
-                # a wrong address is waited out like an outage, and who waits forever would never hear of it
-                what = "cannot be reached" if isinstance(seen, StoreUnavailable) else "does not answer"
-                self.engine.emit(EngineWarning(self.key, f"the store {what}, and the wait for it goes on: {seen}"))
-        elif not self._is_told:
-            self._is_told = True
-            self.engine.emit_waiting(self.key, self._request.holder, seen)
-
-    def script(self, *, was_first: bool, in_time: bool) -> Script[Grant | Contended]:
-        """Ask the store. was_first: nobody of this process waited before us. in_time: our turn came before the end.
-
-        Who ran out of time behind others asks nothing: a moment ago the first in line saw what there is to see, and a
-        thousand who run out together would otherwise ask at once. A waiter that a blocked event loop woke late asks
-        again after an error, because the first in line may have lost its answer for the same reason. After a stall
-        longer than a last try it always asks: the lock may have been released meanwhile.
-        """
-        now = self.engine.clock.now()
-        is_stalled = now >= self.limits.ends()
-        if is_stalled:
-            self.limits = self.limits.resumed(now)
-        seen = None if in_time or is_stalled or self._request.reclaim else self.engine.local_queue.noted(self.key)
-        is_late = self.gives_up_at is not None and now > self.gives_up_at + STALLED
-        if isinstance(seen, Contended) or (isinstance(seen, StoreError) and not is_late):
-            return _seen_by_another(seen)
-        self._has_asked = True
-        return acquire(
-            self._request,
-            self._context,
-            gives_up_at=self.gives_up_at,
-            tries_once=not self._waits or not in_time,
-            look_first=not was_first,
-        )
-
-    @uninterrupted
-    def ended(self, outcome: Grant | Contended, kind: type[L]) -> L | None:
-        """Take a grant into the keeper's care; None, and nothing left behind, if others hold the lock."""
-        engine = self.engine
-        if isinstance(outcome, Contended):
-            self._contended = outcome
-            self._is_over = True
-            engine.pending_holders.pop(self._request.holder, None)
-            engine.clean_up_abandoned(self._request, self._settings)
-            return None
-        if engine.local_queue.is_followed(self.key):
-            engine.local_queue.note(self.key, Contended(decode(self._request.name, self._request.fields)))
-        waited = max(0.0, engine.clock.now() - self._started_at)
-        kept = engine.granted(outcome, self._request, self._context, waited)
-        engine.pending_holders.pop(self._request.holder, None)
-        return kind(engine, kept, engine.note_acquired(kept))
-
-    @uninterrupted
-    def failed(self, error: BaseException) -> None:
-        """The acquisition ended without an answer: take back what it may have written, if it came to that."""
-        self._is_over = True
-        self.engine.pending_holders.pop(self._request.holder, None)
-        if self._has_asked:
-            self._tidy(partial(self.engine.clean_up_abandoned, self._request, self._settings, error))
-
-    def _tidy(self, work: Callable[[], None]) -> None:
-        """Do it; or have it done, where this acquisition is being collected by a thread that may hold any lock."""
-        if self._is_over and is_inside():
-            self.engine.keeper.hand_over(work)
-        else:
-            work()
-
-    def came_late(self) -> None:
-        """A request of this acquisition has ended that nobody awaits any more: take back at once what it wrote."""
-        if self._is_over:
-            self.engine.sweep_soon(self._request.name, self._request.holder, self._settings)
-
-    def abandoned(self, waker: Waiter) -> None:
-        """Note that the waiter's event loop was closed: what it may have written, and its places in queues, go soon."""
-
-        def end() -> None:
-            self.leave(waker)
-            self.failed(RuntimeError("the event loop was closed"))
-
-        self.engine.keeper.schedule(0.0, end)
-
-    def not_acquired(self) -> NotAcquired:
-        """Return the error of a wait that ended because others hold the lock."""
-        waited = self.engine.clock.now() - self._started_at
-        return self.engine.not_acquired(Name(self.key), self._contended, waited, has_waited=self._waits)
-
-
-def _seen_by_another(seen: Contended | StoreError) -> Script[Contended]:
-    yield from ()  # a script, though it asks nothing
-    if isinstance(seen, StoreError):
-        # an error of one's own: a traceback belongs to one caller
-        raise type(seen)(str(seen)) from seen
-    return seen
-
+"""The settings of operations that belong to no lock."""
 
 # --- a lease that is held -------------------------------------------------------------------------------------------
 
 
 def sequencer(lease: HeldLease) -> Script[Sequencer]:
-    """Return key, mode and token; draw the token when first asked."""
+    """Return key, mode and token; the first call draws the token."""
     lease.check()
     engine, lease_state = lease._engine, lease._lease_state
     if lease_state.token is None:
@@ -241,7 +76,7 @@ def _find_loss(lease: HeldLease) -> Script[NoReturn]:
 
 
 def renew_now(lease: HeldLease) -> Script[float]:
-    """Renew a lease at its holder's word; the seconds for which it may be believed from now on."""
+    """Renew a lease at once; return the seconds until its deadline."""
     lease.check()
     keeper, kept, lease_state = lease._engine.keeper, lease._kept, lease._lease_state
     outcome = yield from with_retries(
@@ -253,13 +88,13 @@ def renew_now(lease: HeldLease) -> Script[float]:
 
 
 def share(lease: HeldLease) -> Script[LeaseTicket]:
-    """Register this process as a member beside others, and give the ticket."""
+    """Register this process as a member, so that a release waits for it, and return the ticket."""
     lease.check()
     engine, lease_state = lease._engine, lease._lease_state
     if lease_state.registration is None:
         nonce = fresh_nonce()
         fields = engine.registration_fields(nonce, lease_state.lease.ttl, lease_state.settings)
-        # from here on somebody may live under the lease, whatever becomes of this
+        # from here on there may be members, even if this registration fails
         lease_state.shared = True
         context = lease._kept.context
         joined = yield from with_retries(
@@ -277,7 +112,7 @@ def share(lease: HeldLease) -> Script[LeaseTicket]:
 
 
 def detach(lease: HeldLease) -> Script[LeaseTicket]:
-    """Withdraw, for a member, once the belief has ended; give the ticket."""
+    """Leave a lease that this process no longer holds, removing its registration; return the ticket."""
     engine, lease_state = lease._engine, lease._lease_state
     if lease_state.registration is not None:
         try:
@@ -291,7 +126,7 @@ def detach(lease: HeldLease) -> Script[LeaseTicket]:
 
 
 def give_back(lease: HeldLease, bound_at: float) -> Script[bool]:
-    """Release what this process has of a lease whose belief has ended; True if we removed it."""
+    """Release a lease that this process no longer holds; True if this removed the record."""
     engine = lease._engine
     outcome = yield from leaving.give_back(lease._lease_state, lease._kept.context, bound_at=bound_at)
     removed = outcome.is_free
@@ -303,7 +138,7 @@ def give_back(lease: HeldLease, bound_at: float) -> Script[bool]:
 
 
 def drain_bound(context: ProtocolContext, drain: Duration | None) -> float:
-    """Return how long a release waits for members, seconds."""
+    """Return how long a release waits for members, in seconds."""
     return context.drain_bound() if drain is None else seconds(drain, "drain")
 
 
@@ -311,7 +146,7 @@ def drain_bound(context: ProtocolContext, drain: Duration | None) -> float:
 
 
 def attached(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str) -> Script[KeptLease]:
-    """Become a member of the lease that a ticket names, in the keeper's care. LeaseLost if it is gone."""
+    """Become a member of the lease that a ticket names; the keeper renews it. LeaseLost if it has ended."""
     engine.refuse_if_closed()
     said, lease, scaled = _of_ticket(engine, key, settings, ticket)
     nonce = fresh_nonce()
@@ -328,7 +163,7 @@ def attached(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket |
 def released(
     engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str, drain: Duration | None
 ) -> Script[bool]:
-    """Release, as its owner, the lease that a ticket names; True if we removed it."""
+    """Release, as its owner, the lease that a ticket names; True if this removed the record."""
     _said, lease, scaled = _of_ticket(engine, key, settings, ticket)
     context = engine.context(scaled)
     bound_at = engine.clock.now() + drain_bound(context, drain)
@@ -344,7 +179,7 @@ def released(
 
 
 def _told_of_revocation(lease: LeaseId, context: ProtocolContext) -> Script[str]:
-    """Say that a lease was revoked before it was given back; by whom, as long as its record is there to tell."""
+    """Return the warning that a lease was revoked before its release, and by whom if its record still exists."""
     by = ""
     with suppress(StoreError):
         looked = yield from ask(Read(lease.name))
@@ -357,7 +192,7 @@ def _told_of_revocation(lease: LeaseId, context: ProtocolContext) -> Script[str]
 def renewed(
     engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str, progress: str | None
 ) -> Script[float]:
-    """Extend, as its owner, the lease that a ticket names; the seconds for which it may be believed from now on."""
+    """Extend, as its owner, the lease that a ticket names; return the seconds until its deadline."""
     said, lease, scaled = _of_ticket(engine, key, settings, ticket)
     context = engine.context(scaled)
     return (yield from with_retries(lambda: _renewed_once(engine, said, lease, context, progress), lease.name, context))
@@ -401,7 +236,7 @@ def drained(
     owner_filter: Callable[[str], bool] | None,
     timeout: Duration | None,
 ) -> tuple[Script[bool], Limits]:
-    """Wait until no member, of those chosen by owner, works under a ticket's lease; the limits of that."""
+    """Wait until a ticket's lease has no members whose owner is accepted. Return script and limits."""
     limits = _patience(engine, settings, timeout)
     _said, lease, scaled = _of_ticket(engine, key, settings, ticket)
     bound_at = math.inf if limits.gives_up_at is None else limits.gives_up_at
@@ -411,14 +246,14 @@ def drained(
 
 
 def _patience(engine: Engine, settings: Settings, timeout: Duration | None) -> Limits:
-    """Return the limits of a wait that takes no lock: `timeout` seconds, or forever, or until the client is closed."""
+    """Return the limits of a wait that acquires nothing: `timeout` seconds, or until the client is closed."""
     engine.refuse_if_closed()
     gives_up_at = None if timeout is None else engine.clock.now() + seconds(timeout, "timeout")
     return Limits(settings.request_timeout, gives_up_at, lambda: engine.is_closed)
 
 
 def members(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str) -> Script[list[LockInfo]]:
-    """Return who is registered under the lease that a ticket names, the oldest first."""
+    """Return the registered members of the lease that a ticket names, the oldest first."""
     _said, lease, scaled = _of_ticket(engine, key, settings, ticket)
     said = yield from registered(lease)
     shown = (listing(name, seen, engine.context(scaled)) for name, seen in said.answer.entries)
@@ -428,7 +263,7 @@ def members(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | 
 def withdrawn(
     engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str, member: LockInfo
 ) -> Script[bool]:
-    """Take back the registration of a member that is vouched to be dead; False if it was gone already."""
+    """Remove the registration of a member that the caller knows to be dead; False if there was none."""
     _said, lease, scaled = _of_ticket(engine, key, settings, ticket)
     name = member_name(lease, member.holder)
     return (
@@ -443,11 +278,11 @@ def _of_ticket(
     return said, LeaseId(Name(key), said.holder, said.incarnation, said.ttl), settings.for_ttl(said.ttl)
 
 
-# --- looking and breaking -------------------------------------------------------------------------------------------
+# --- inspecting and breaking ----------------------------------------------------------------------------------------
 
 
 def inspected(engine: Engine, key: str, settings: Settings) -> Script[LockInfo | None]:
-    """Return who holds a key."""
+    """Return the holder of a key; None if it is free."""
     engine.refuse_if_closed()
     context = engine.context(settings)
     status = yield from leaving.read_status(Name(key), context)
@@ -455,7 +290,7 @@ def inspected(engine: Engine, key: str, settings: Settings) -> Script[LockInfo |
 
 
 def contenders(engine: Engine, key: str, settings: Settings) -> list[Contender]:
-    """Return who waits for a key, in the order of the store's queue; blocks. StoreRefused where a store knows none."""
+    """Return the waiters for a key, in the order of the store's queue; blocks. StoreRefused without a queue."""
     engine.refuse_if_closed()
     store = engine.store
     if not isinstance(store, ShowsQueue):
@@ -464,7 +299,9 @@ def contenders(engine: Engine, key: str, settings: Settings) -> list[Contender]:
 
 
 def freed(engine: Engine, key: str, settings: Settings, timeout: Duration | None) -> tuple[Script[Found], Limits]:
-    """Look until a key is free, and never take it; the limits of that. One look has the time of its request."""
+    """Wait until a key is free, without acquiring it. Return script and limits; a single check has no other limit
+    than its request's.
+    """
     tries_once = timeout is not None and seconds(timeout, "timeout") == 0
     limits = _patience(engine, settings, None if tries_once else timeout)
     context, on_wait = engine.context(settings), partial(_waits_to_see, engine, key)
@@ -477,7 +314,7 @@ def _waits_to_see(engine: Engine, key: str, seen: RecordStatus) -> None:
 
 
 def listed(engine: Engine) -> Script[list[LockInfo]]:
-    """Return every key that is held or whose record cannot be read, by name."""
+    """Return every key that is held or whose record cannot be read, sorted by name."""
     engine.refuse_if_closed()
     context = engine.context(PLAIN)
     said = yield from ask(List(Space.LOCK))
@@ -486,7 +323,7 @@ def listed(engine: Engine) -> Script[list[LockInfo]]:
 
 
 def history(engine: Engine, key: str | None) -> Script[list[AuditEntry]]:
-    """Return the leases of one key, or of all, that were broken, the oldest first."""
+    """Return the broken leases of one key, or of all, the oldest first."""
     engine.refuse_if_closed()
     said = yield from ask(List(Space.AUDIT, key))
     return sorted((audited(name, seen) for name, seen in said.answer.entries), key=lambda one: one.at_epoch or 0.0)
@@ -502,9 +339,9 @@ def verified(engine: Engine, sequencer: Sequencer | str) -> Script[bool]:
 def broken(
     engine: Engine, key: str, settings: Settings, *, reason: str, by: str | None, now: bool, incarnation: str | None
 ) -> Script[BreakResult | None]:
-    """Revoke or remove the lease on a key, and leave an audit entry; None if there was none.
+    """Revoke or remove the lease on a key, and write an audit entry; None if there is no lease.
 
-    One that was revoked before has its entry, unless that answer was lost: then it gets it now.
+    A lease that was revoked before has its entry already, unless writing it failed: then it is written now.
     """
     engine.refuse_if_closed()
     context = engine.context(settings)
@@ -525,6 +362,6 @@ def broken(
                 return report
         yield from leaving.audit(Name(key), part, entry)
     except StoreError as error:
-        # the lease is broken all the same, and the caller must not take it for unbroken
+        # an exception would say that the lease is not broken
         engine.emit(EngineWarning(key, f"the lease was broken, but its audit entry may be missing: {error}"))
     return report

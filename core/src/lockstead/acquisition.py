@@ -1,0 +1,186 @@
+"""One acquisition of a lock, from the request to the lease, for blocking and awaiting callers alike.
+
+Must not know which of them runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeVar
+
+from lockstead.errors import NotAcquired, StoreError, StoreUnavailable
+from lockstead.events import EngineWarning
+from lockstead.protocol.acquire import Contended, Grant, acquire
+from lockstead.protocol.commands import Script
+from lockstead.protocol.record import decode
+from lockstead.runtime.engine import Engine
+from lockstead.runtime.held import HeldLease
+from lockstead.runtime.inside import is_inside
+from lockstead.runtime.interrupt import uninterrupted
+from lockstead.runtime.local_queue import Waiter
+from lockstead.runtime.run import OVERTIME, STALLED, Limits
+from lockstead.settings import Settings
+from lockstead.values import Name
+
+L = TypeVar("L", bound=HeldLease)
+
+NOTHING_SEEN: Final = Contended(None)
+
+TRY_MIN: Final = 0.3
+"""Minimum seconds for an attempt, even if opening the store took all of the caller's time."""
+
+SILENCES_REPORTED: Final = 3
+"""Attempts of one acquisition without a reply of the store until a warning; a single one is an accident."""
+
+
+class Acquisition:
+    """One acquisition: its place in the local queue, its script, and its clean-up if it fails.
+
+    limit is the maximum wait in seconds; None: indefinitely; 0: one attempt, without queueing. is_patient: a single
+    attempt has the time of its requests, and not only the second in which a wait must end. spent: seconds of the wait
+    that have passed already, since the store had to be opened.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        key: str,
+        settings: Settings,
+        limit: float | None,
+        *,
+        reclaim: bool,
+        is_patient: bool = False,
+        spent: float = 0.0,
+    ) -> None:
+        engine.refuse_if_closed()
+        self.engine = engine
+        self.key = key
+        self._settings = settings
+        self._contended = NOTHING_SEEN
+        self._waits = limit != 0
+        self._is_told = self._has_asked = self._is_over = False
+        self._silences = 0
+        now = engine.clock.now()
+        self._started_at = now - spent
+        name = Name(key)
+        self._context = engine.context(settings)
+        self._request = engine.new_request(name, settings, reclaim=reclaim)
+        self.gives_up_at = None if limit is None else self._started_at + limit
+        ends_at = None if is_patient or limit is None else max(self._started_at + limit, now + TRY_MIN - OVERTIME)
+        self.limits = Limits(settings.request_timeout, ends_at, lambda: engine.is_closed)
+        if self._waits:
+            engine.refuse_self_wait(name)
+            self._request.on_wait = self._waiting
+        # until it is kept or abandoned, a reclaim by the same owner must not take it for a dead process's
+        engine.pending_holders[self._request.holder] = self._request
+
+    def enter(self, waker: Waiter) -> bool:
+        """Enter the local queue; True if it is our turn at once."""
+        return not self._waits or self.engine.local_queue.enter(self.key, waker)
+
+    @uninterrupted
+    def leave(self, waker: Waiter) -> None:
+        """Leave the local queue."""
+        # a reference cycle would keep this acquisition alive, and the engine with it
+        self._request.on_wait = None
+        if self._waits:
+            self._tidy(partial(self.engine.local_queue.leave, self.key, waker))
+
+    def _waiting(self, seen: Contended | StoreError) -> None:
+        self.engine.local_queue.note(self.key, seen)
+        self.engine.keeper.ensure_started()
+        if isinstance(seen, StoreError):
+            self._silences += 1
+            if self._silences == SILENCES_REPORTED:
+                # a wrong address looks like an outage, and a caller that waits indefinitely would never learn of it
+                what = "cannot be reached" if isinstance(seen, StoreUnavailable) else "does not answer"
+                self.engine.emit(EngineWarning(self.key, f"the store {what}; still waiting: {seen}"))
+        elif not self._is_told:
+            self._is_told = True
+            self.engine.emit_waiting(self.key, self._request.holder, seen)
+
+    def script(self, *, was_first: bool, in_time: bool) -> Script[Grant | Contended]:
+        """Return the script of the attempt. was_first: no waiter of this process was before us. in_time: our turn came
+        before the end of the wait.
+
+        A waiter whose time ran out behind others sends no request: the first in the queue has just seen the record, and
+        a thousand waiters that time out together would otherwise all ask at once. A waiter that a blocked event loop
+        woke late asks again after an error, because the first may have lost its reply for the same reason. After a
+        stall longer than a last attempt it always asks: the lock may have been released meanwhile.
+        """
+        now = self.engine.clock.now()
+        is_stalled = now >= self.limits.ends()
+        if is_stalled:
+            self.limits = self.limits.resumed(now)
+        seen = None if in_time or is_stalled or self._request.reclaim else self.engine.local_queue.noted(self.key)
+        is_late = self.gives_up_at is not None and now > self.gives_up_at + STALLED
+        if isinstance(seen, Contended) or (isinstance(seen, StoreError) and not is_late):
+            return _seen_by_another(seen)
+        self._has_asked = True
+        return acquire(
+            self._request,
+            self._context,
+            gives_up_at=self.gives_up_at,
+            tries_once=not self._waits or not in_time,
+            look_first=not was_first,
+        )
+
+    @uninterrupted
+    def ended(self, outcome: Grant | Contended, kind: type[L]) -> L | None:
+        """Hand a grant to the keeper and return the lease; None, with nothing left behind, if the lock is held."""
+        engine = self.engine
+        if isinstance(outcome, Contended):
+            self._contended = outcome
+            self._is_over = True
+            engine.pending_holders.pop(self._request.holder, None)
+            engine.clean_up_abandoned(self._request, self._settings)
+            return None
+        if engine.local_queue.is_followed(self.key):
+            engine.local_queue.note(self.key, Contended(decode(self._request.name, self._request.fields)))
+        waited = max(0.0, engine.clock.now() - self._started_at)
+        kept = engine.granted(outcome, self._request, self._context, waited)
+        engine.pending_holders.pop(self._request.holder, None)
+        return kind(engine, kept, engine.note_acquired(kept))
+
+    @uninterrupted
+    def failed(self, error: BaseException) -> None:
+        """Clean up after an acquisition that ended with an error: remove what it may have written."""
+        self._is_over = True
+        self.engine.pending_holders.pop(self._request.holder, None)
+        if self._has_asked:
+            self._tidy(partial(self.engine.clean_up_abandoned, self._request, self._settings, error))
+
+    def _tidy(self, work: Callable[[], None]) -> None:
+        """Do the work, or let the keeper do it if the garbage collector runs this in a thread that may hold a lock."""
+        if self._is_over and is_inside():
+            self.engine.keeper.hand_over(work)
+        else:
+            work()
+
+    def came_late(self) -> None:
+        """Clean up after a request of this acquisition that no caller awaits any more has ended."""
+        if self._is_over:
+            self.engine.sweep_soon(self._request.name, self._request.holder, self._settings)
+
+    def abandoned(self, waker: Waiter) -> None:
+        """Clean up soon, since the waiter's event loop was closed: its record, and its places in the queues."""
+
+        def end() -> None:
+            self.leave(waker)
+            self.failed(RuntimeError("the event loop was closed"))
+
+        self.engine.keeper.schedule(0.0, end)
+
+    def not_acquired(self) -> NotAcquired:
+        """Return the error of a wait that ended because others hold the lock."""
+        waited = self.engine.clock.now() - self._started_at
+        return self.engine.not_acquired(Name(self.key), self._contended, waited, has_waited=self._waits)
+
+
+def _seen_by_another(seen: Contended | StoreError) -> Script[Contended]:
+    yield from ()  # a script without requests
+    if isinstance(seen, StoreError):
+        # a new instance: a traceback belongs to one caller
+        raise type(seen)(str(seen)) from seen
+    return seen
