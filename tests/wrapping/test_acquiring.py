@@ -67,5 +67,5 @@ def test_a_store_that_does_not_answer_ends_no_acquisition(caplog: pytest.LogCapt
     assert [text.partition(": ")[0] for text in warnings] == [
         "'apt' was not acquired at once",
         "could not see who holds 'apt'",
-        "'apt' was not released, its ttl will free it",
+        "'apt' was not released; its ttl will free it",
     ]

@@ -63,6 +63,16 @@ def instant(text: str) -> float | None:
     return on_calendar(decimal(text))
 
 
+def date_text(epoch: float | None) -> str | None:
+    """Return an instant for people, to the second: "2026-11-21 07:27:10 UTC"; None if no calendar has it."""
+    epoch = on_calendar(epoch)
+    if epoch is None:
+        return None
+    from datetime import UTC, datetime
+
+    return f"{datetime.fromtimestamp(epoch, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
 def on_calendar(epoch: float | None) -> float | None:
     """Return an instant if a calendar has it."""
     return epoch if epoch is not None and 0 <= epoch <= EPOCH_MAX else None

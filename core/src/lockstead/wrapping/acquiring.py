@@ -105,4 +105,4 @@ def take_back_granted(lock: Lock, log: Log) -> None:
 
 
 def _log_left(key: str, error: StoreError, log: Log) -> None:
-    log.warning("%r was not released, its ttl will free it: %s", key, error)
+    log.warning("%r was not released; its ttl will free it: %s", key, error)

@@ -105,4 +105,4 @@ async def take_back_granted(lock: AsyncLock, log: Log) -> None:
 
 
 def _log_left(key: str, error: StoreError, log: Log) -> None:
-    log.warning("%r was not released, its ttl will free it: %s", key, error)
+    log.warning("%r was not released; its ttl will free it: %s", key, error)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lockstead.reading import date_text
+
 if TYPE_CHECKING:
     from lockstead.unclean import Unclean
     from lockstead.views import LockInfo
@@ -38,7 +40,8 @@ def repair_first(found: Unclean) -> str:
 def _by(held: LockInfo | None) -> str:
     if held is None:
         return ""
-    since = f" since {held.acquired_at.to_datetime_string()} UTC" if held.acquired_at else ""
+    acquired_at = date_text(held.acquired_epoch)
+    since = f" since {acquired_at}" if acquired_at else ""
     why = f" (purpose: {held.purpose})" if held.purpose else ""
     token = f", token {held.token}" if held.token is not None else ""
     return f" by {held.owner!r}{since}{why}{token}"

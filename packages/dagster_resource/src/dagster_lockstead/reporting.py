@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import dagster
 
 from dagster_lockstead import compat, names
+from lockstead.reading import date_text
 from lockstead.wrapping.messages import is_held
 
 if TYPE_CHECKING:
@@ -196,9 +197,9 @@ def _of_holder(held: LockInfo) -> dict[str, Any]:
     known = {
         names.HELD_BY: held.owner,
         names.HELD_RUN: None if run_id is None else dagster.MetadataValue.dagster_run(run_id),
-        names.HELD_SINCE: held.acquired_at and f"{held.acquired_at.to_datetime_string()} UTC",
+        names.HELD_SINCE: date_text(held.acquired_epoch),
         names.HELD_TOKEN: held.token,
-        names.HELD_UNTIL: held.alert_at and f"{held.alert_at.to_datetime_string()} UTC",
+        names.HELD_UNTIL: date_text(held.alert_epoch),
         names.PURPOSE: held.purpose,
     }
     return {name: value for name, value in known.items() if value is not None and value != ""}
