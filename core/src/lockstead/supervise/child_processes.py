@@ -24,7 +24,7 @@ from lockstead.supervise.processes import (
     ticks,
 )
 from lockstead.supervise.reaper_client import REAPER
-from lockstead.supervise.tags import TAG_VARIABLE, Found, end_all, file_of, identity, is_exempt, new_tag, tagged
+from lockstead.supervise.tags import TAG_VARIABLE, Found, end_all, file_of, is_exempt, new_tag, tagged
 
 _ENVIRONMENT: Final = threading.Lock()
 
@@ -107,17 +107,17 @@ class ChildProcesses:
         found, is_sure = tagged(frozenset((self._tag,)))
         for one in self._below():
             if one.is_alive and not is_exempt(one.pid):
-                found[identity(one)] = one
+                found[one.identity] = one
         return found, is_sure
 
     def _below(self) -> list[Process]:
         """Return the processes below this one that were started within the block, as of one scan."""
         own, seen = os.getpid(), all_processes()
         # most older processes have an earlier start time; `_before` has those of the same tick
-        before = self._before | {identity(one) for one in seen if one.start < self._began}
+        before = self._before | {one.identity for one in seen if one.start < self._began}
         found = below(own, seen, before)
         if self._children is None:
-            self._children = {identity(one) for one in found if one.parent == own}
+            self._children = {one.identity for one in found if one.parent == own}
         return found
 
     def _reap(self) -> None:
@@ -126,6 +126,6 @@ class ChildProcesses:
         The direct children at the first scan are waited for by the code that started them.
         """
         for one in self._below():
-            if one.parent == os.getpid() and not one.is_alive and identity(one) not in (self._children or ()):
+            if one.parent == os.getpid() and not one.is_alive and one.identity not in (self._children or ()):
                 with suppress(ChildProcessError):
                     os.waitpid(one.pid, os.WNOHANG)

@@ -20,52 +20,40 @@ HAS_PROC = os.path.exists("/proc/self/stat")  # noqa: PTH110 - pathlib costs as 
 
 def adopt_orphans(*, adopts: bool = True) -> bool:
     """Adopt every orphan below this process from now on, or stop doing so; True if the system supports it."""
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        import ctypes
-
-        prctl = ctypes.CDLL(None, use_errno=True).prctl
-        return bool(prctl(36, ctypes.c_ulong(adopts), 0, 0, 0) == 0)  # PR_SET_CHILD_SUBREAPER
-    except (ImportError, OSError, AttributeError):
-        return False
+    return _subreaper(36, int(adopts)) is not None  # PR_SET_CHILD_SUBREAPER
 
 
 def adopts_orphans() -> bool:
     """Return whether this process adopts orphans."""
+    return bool(_subreaper(37))  # PR_GET_CHILD_SUBREAPER
+
+
+def _subreaper(option: int, value: int | None = None) -> int | None:
+    """Call prctl with a value, or else return the value that it reports; None if the system does not support it."""
     if not sys.platform.startswith("linux"):
-        return False
+        return None
     try:
         import ctypes
 
-        adopts = ctypes.c_int()
-        prctl = ctypes.CDLL(None, use_errno=True).prctl
-        return bool(prctl(37, ctypes.byref(adopts), 0, 0, 0) == 0) and bool(adopts.value)  # PR_GET_CHILD_SUBREAPER
+        found = ctypes.c_int()
+        argument = ctypes.byref(found) if value is None else ctypes.c_ulong(value)
+        failed = ctypes.CDLL(None).prctl(option, argument, 0, 0, 0)
     except (ImportError, OSError, AttributeError):
-        return False
-
-
-def children() -> list[int]:
-    """Return the pids of the children of this process's main thread, zombies too; much cheaper than a full scan."""
-    own = os.getpid()
-    try:
-        with open(f"/proc/{own}/task/{own}/children", "rb") as file:  # noqa: PTH123
-            return [int(pid) for pid in file.read().split()]
-    except (OSError, ValueError):
-        return []
+        return None
+    return None if failed else int(found.value)
 
 
 def born_below(root: int) -> set[tuple[int, int]]:
-    """Return (pid, start) of root's descendants from the kernel's child lists; ten times faster than a scan.
+    """Return the identities of root's descendants from the kernel's child lists; ten times faster than a scan.
 
     Scans if the kernel has no such lists. A process that ends meanwhile may hide its children.
     """
     if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):  # noqa: PTH110
-        return {(one.pid, one.start) for one in below(root, all_processes())}
+        return {one.identity for one in below(root, all_processes())}
     found: set[tuple[int, int]] = set()
     waiting = [root]
     while waiting:
-        for pid in _children_of(waiting.pop()):
+        for pid in children_of(waiting.pop()):
             with suppress(OSError, IndexError, ValueError):
                 one = pid, int(stat_of(pid)[19])
                 if one not in found:
@@ -74,8 +62,8 @@ def born_below(root: int) -> set[tuple[int, int]]:
     return found
 
 
-def _children_of(pid: int) -> list[int]:
-    """Return the children of all threads of a process."""
+def children_of(pid: int) -> list[int]:
+    """Return the pids of a process's children, zombies too; much cheaper than a full scan. Empty without support."""
     children: list[int] = []
     with suppress(OSError, ValueError):
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
@@ -92,7 +80,7 @@ def ticks() -> int:
 
 
 class Process:
-    """One process, as of one scan. start is in ticks since boot: unlike the pid alone, pid and start are not reused."""
+    """One process, as of one scan. start is in ticks since boot; identity is pid and start, which are not reused."""
 
     __slots__ = ("group", "is_alive", "parent", "pid", "start")
 
@@ -102,6 +90,11 @@ class Process:
         # a process whose main thread has ended looks like a zombie while other threads still run
         self.is_alive = fields[0] not in (b"Z", b"X") or int(fields[17]) > 1
         self.start = int(fields[19])
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Return pid and start."""
+        return self.pid, self.start
 
 
 def stat_of(pid: int) -> list[bytes]:
@@ -122,15 +115,15 @@ def all_processes() -> list[Process]:
 def below(root: int, seen: list[Process], apart: Collection[tuple[int, int]] = ()) -> list[Process]:
     """Return the descendants of root among the processes of a scan.
 
-    apart: (pid, start) of processes that are left out, with their descendants.
+    apart: the identities of processes that are left out, with their descendants.
     """
-    children_of: dict[int, list[Process]] = {}
+    by_parent: dict[int, list[Process]] = {}
     for one in seen:
-        children_of.setdefault(one.parent, []).append(one)
+        by_parent.setdefault(one.parent, []).append(one)
     found: list[Process] = []
     waiting = [root]
     while waiting:
-        children = [one for one in children_of.pop(waiting.pop(), []) if (one.pid, one.start) not in apart]
+        children = [one for one in by_parent.pop(waiting.pop(), []) if one.identity not in apart]
         found += children
         waiting += [one.pid for one in children]
     return found

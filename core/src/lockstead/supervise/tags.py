@@ -33,7 +33,7 @@ END_WITHIN = 10.0
 """Seconds after the first SIGKILL during which remaining processes are killed repeatedly."""
 
 Found = dict[tuple[int, int], Process]
-"""Processes by `identity`."""
+"""Processes by identity."""
 
 
 def new_tag() -> str:
@@ -49,11 +49,6 @@ def file_of(tag: str) -> int:
         return os.memfd_create(f"{TAG_VARIABLE}={tag}", os.MFD_CLOEXEC)
     except OSError:
         return -1
-
-
-def identity(one: Process) -> tuple[int, int]:
-    """Return pid and start time: unlike the pid alone, the pair is not reused."""
-    return one.pid, one.start
 
 
 def tagged(wanted: frozenset[str]) -> tuple[Found, bool]:
@@ -74,7 +69,7 @@ def tagged(wanted: frozenset[str]) -> tuple[Found, bool]:
             continue
         is_one = not wanted.isdisjoint(tags) or not wanted.isdisjoint(_files(one.pid))
         if is_one and not is_exempt(one.pid):
-            found[identity(one)] = one
+            found[one.identity] = one
     return found, is_sure
 
 

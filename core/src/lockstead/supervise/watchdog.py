@@ -19,7 +19,7 @@ if TYPE_CHECKING or __name__ != "__main__":
     from lockstead.supervise.messages import kill_time, latest_stop, now, packed, unpacked
     from lockstead.supervise.processes import (
         adopt_orphans,
-        children,
+        children_of,
         descendants,
         group_lives,
         send,
@@ -30,7 +30,7 @@ else:
     from messages import kill_time, latest_stop, now, packed, unpacked
     from processes import (
         adopt_orphans,
-        children,
+        children_of,
         descendants,
         group_lives,
         send,
@@ -293,7 +293,7 @@ class Watchdog:
         the signal reaches it here.
         """
         for _ in range(QUICK_PASSES):
-            found = children()
+            found = children_of(os.getpid())
             if not found:
                 return
             for pid in found:
