@@ -69,7 +69,10 @@ REFUSED = {
         GROUP.format("lock=URL + '?ttl=1m'"),
         "LockedTaskGroup 'g': ttl is 60 s; with a keeper it must be",
     ),
-    "bad_timeout": (GROUP.format("lock=URL, timeout=-1"), "LockedTaskGroup 'g': timeout must be a finite duration"),
+    "bad_timeout": (
+        GROUP.format("lock=URL, timeout=-1"),
+        "LockedTaskGroup 'g': timeout must be a finite, non-negative",
+    ),
     "bad_choice": (GROUP.format("lock=URL, on_stale_lease='no'"), "'g': on_stale_lease must be 'fail' or 'reacquire'"),
     "bad_unclean": (GROUP.format("lock=URL, on_unclean='no'"), "'g': on_unclean must be 'warn' or 'fail', not 'no'"),
     "bad_keeper": (GROUP.format("lock=URL, keeper='no'"), "'g': keeper must be True or False, not 'no'"),

@@ -124,7 +124,7 @@ def test_who_waits_for_ever_leaves_the_timeout_out() -> None:
     both(
         store(),
         ValueError,
-        "timeout must be a finite duration of at least 0, not …; leave it out to wait forever",
+        "timeout must be a finite, non-negative duration, not …; leave it out to wait forever",
         lambda client: client.lock("apt").acquire(-1),
     )
 

@@ -163,5 +163,5 @@ def test_a_table_that_is_missing_is_named_with_what_creates_it(tmp_path: Path) -
     ):
         SqlFenceStore(connection).advance("apt", 7)
     assert raised.value.__notes__ == [
-        "the table lockstead_fence has to exist: SqlFenceStore(connection).create_table() creates it once"
+        "the table lockstead_fence must exist: SqlFenceStore(connection).create_table() creates it"
     ]

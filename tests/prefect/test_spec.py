@@ -67,7 +67,7 @@ def test_only_what_was_given_overrides_the_url():
         ({"lock": "memory:x#apt?ttl=8s&renew_every=7s"}, "renew more often"),
         ({"block": "prod", "ttl": 0.5}, "ttl is 0.5 s"),
         ({"block": "prod", "timeout": "soon"}, "timeout 'soon' is not a duration"),
-        ({"block": "prod", "timeout": -1}, "timeout must be a finite duration"),
+        ({"block": "prod", "timeout": -1}, "timeout must be a finite, non-negative duration"),
         ({"block": "prod", "on_unclean": "ignore"}, "on_unclean must be 'warn' or 'fail', not 'ignore'"),
         ({"block": "prod", "waiting": "elsewhere"}, "waiting must be 'in_process' or 'reschedule'"),
         ({"lock": "memory:x#{dist"}, "not a template that can be read"),

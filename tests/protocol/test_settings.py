@@ -52,8 +52,8 @@ def test_at_the_defaults_a_loss_is_told_with_half_the_ttl_left() -> None:
         ({"owner": "  "}, "owner must be printable text"),
         ({"purpose": "a\nb"}, "purpose must be printable text"),
         ({"ttl": "soon"}, "ttl 'soon' is not a duration"),
-        ({"ttl": -3}, "ttl must be a finite duration of at least 0"),
-        ({"ttl": float("nan")}, "ttl must be a finite duration"),
+        ({"ttl": -3}, "ttl must be a finite, non-negative duration"),
+        ({"ttl": float("nan")}, "ttl must be a finite, non-negative duration"),
     ],
 )
 def test_a_relation_that_cannot_work_is_refused_with_its_own_line(given: dict[str, Any], says: str) -> None:

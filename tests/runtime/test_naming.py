@@ -36,7 +36,7 @@ def test_a_lock_is_pickled_and_copied_also_after_its_first_use(
 def test_a_lock_of_a_client_says_why_it_cannot_be_pickled() -> None:
     with Client(Faulty(), listener=quiet) as client:
         for refused in (pickle.dumps, copy.copy):
-            with pytest.raises(TypeError, match=r"made by a client.*name the lock by its URL"):
+            with pytest.raises(TypeError, match=r"made by a client.*make it from its URL"):
                 refused(client.lock("apt"))
 
 

@@ -246,7 +246,7 @@ def test_without_their_extras_the_command_and_times_say_what_to_install(installe
     done = run(commands / "python", "-c", HELD + "seen.acquired_at")
     assert done.stderr.splitlines()[-1] == (
         "ModuleNotFoundError: times are pendulum datetimes: pip install 'lockstead[times]', "
-        "or read the attribute that ends in _epoch"
+        "or use the attribute that ends in _epoch"
     )
 
 

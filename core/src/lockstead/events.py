@@ -1,6 +1,6 @@
-"""What the engine tells of itself: typed events. Adapters log, count and trace them; nothing is told twice.
+"""The events of the engine. Listeners log, count or trace them; nothing is reported twice.
 
-Must not know who listens. The default listener writes to `logging.getLogger("lockstead")`.
+Must not know the listeners. The default one writes to `logging.getLogger("lockstead")`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from lockstead.errors import LossReason
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Somebody else holds the lock, and this acquisition waits. Told once for each acquisition.
+    """Another holder has the lock, and this acquisition waits. Emitted once for each acquisition.
 
-    held_for is seconds by two machines' wall clocks, for people only; None where the record does not say.
+    held_for is seconds by two machines' wall clocks, for display only; None if unknown.
     """
 
     key: str
@@ -47,7 +47,7 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """A renewal succeeded. deadline is the new end of the belief, seconds on this process's boot clock."""
+    """A renewal succeeded. deadline is in seconds on this process's boot clock."""
 
     key: str
     holder: str
@@ -56,7 +56,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class RenewalFailed:
-    """A renewal had no clear answer. left is seconds until the deadline."""
+    """A renewal had no clear reply. left is seconds until the deadline."""
 
     key: str
     holder: str
@@ -77,7 +77,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The lease was given back. removed: by us; otherwise it was not ours any more, or is left to expire."""
+    """The lease was released. removed: by this process; otherwise it had ended before, or is left to expire."""
 
     key: str
     holder: str
@@ -87,7 +87,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseFailed:
-    """The lease could not be given back; the work is done all the same, and the ttl frees the key."""
+    """The lease could not be released; the ttl frees the key."""
 
     key: str
     holder: str
@@ -96,7 +96,7 @@ class ReleaseFailed:
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """This process works under the lease no more and has not given it back: it was detached, or was a member."""
+    """This process has left the lease without releasing it: it was detached, or was a member."""
 
     key: str
     holder: str
@@ -104,7 +104,7 @@ class Detached:
 
 @dataclass(frozen=True, slots=True)
 class LeaseDropped:
-    """A lease was dropped without `release()` or `detach()`: nobody renews it, the ttl frees the key."""
+    """A lease was dropped without `release()` or `detach()`: it is no longer renewed, and the ttl frees the key."""
 
     key: str
     holder: str
@@ -121,7 +121,7 @@ class CallbackFailed:
 
 @dataclass(frozen=True, slots=True)
 class EngineWarning:
-    """Something that works but deserves a look."""
+    """A condition that works but may cause trouble."""
 
     key: str
     message: str
@@ -158,7 +158,7 @@ def log(event: LockEvent) -> None:
         case Attached():
             _log.info("%r: attached to the lease of %r", event.key, event.holder)
         case Renewed():
-            pass  # the usual course: ten thousand leases would fill the log with it
+            pass  # with many leases it would fill the log
         case RenewalFailed():
             _log.warning("%r: renewal failed, %.1f s left: %s", event.key, event.left, event.error)
         case Lost():
@@ -167,11 +167,13 @@ def log(event: LockEvent) -> None:
         case Released():
             _log.info("%r: released by %r%s", event.key, event.holder, "" if event.removed else f": {event.detail}")
         case ReleaseFailed():
-            _log.warning("%r: not released, the ttl will free it: %s", event.key, event.error)
+            _log.warning("%r: not released; its ttl will free it: %s", event.key, event.error)
         case Detached():
-            _log.info("%r: works no more under the lease of %r", event.key, event.holder)
+            _log.info("%r: detached from the lease of %r", event.key, event.holder)
         case LeaseDropped():
-            _log.warning("%r: the lease of %r was dropped unreleased, the ttl will free it", event.key, event.holder)
+            _log.warning(
+                "%r: the lease of %r was dropped without a release; its ttl will free it", event.key, event.holder
+            )
         case CallbackFailed():
             _log.error("%r: a callback of on_lost failed: %r", event.key, event.error)
         case EngineWarning():

@@ -1,6 +1,6 @@
-"""How a URL becomes an opened engine: shared per process and URL, closed with its last user.
+"""The registry of opened engines: one per process and URL, closed with its last user.
 
-The registry here is the one module-level state of the engine. Naming a lock parses its URL and opens nothing.
+Making a lock parses its URL and opens nothing.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from lockstead.stores.port import Store, StoreUrl
 
 Identity: TypeAlias = "tuple[str, int]"
-"""A store's URL, and which client object of the caller's, if any."""
+"""A store's URL, and the id of the caller's client object, if any."""
 
 
 class _Registry:
-    """The engines of this process by store, and one gate for each store that is being opened."""
+    """The engines of this process by store, and a mutex for each store that is being opened."""
 
     def __init__(self) -> None:
         self.engines: weakref.WeakValueDictionary[Identity, Engine] = weakref.WeakValueDictionary()
@@ -37,7 +37,7 @@ class _Registry:
         self.lock = threading.Lock()
 
     def after_fork(self) -> None:
-        """Forget who was opening something: other threads were not copied."""
+        """Replace the mutexes: the threads that may hold them were not copied."""
         self.gates = {}
         self.lock = threading.Lock()
 
@@ -48,7 +48,7 @@ fork.watch(_REGISTRY)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A parsed lock URL: the store, the key, and the settings that stood behind `?`."""
+    """A parsed lock URL: the store, the key, and the settings after `?`."""
 
     store: StoreUrl
     key: str
@@ -56,13 +56,13 @@ class Target:
 
 
 def target(url: str) -> Target:
-    """Parse a lock's URL; ValueError with one clear line if it cannot be one."""
+    """Parse a lock's URL; ValueError, with a one-line message, if it is invalid."""
     parsed = urls.parse_lock(url)
     return Target(parsed, checked_key(parsed.key or ""), known_settings(parsed))
 
 
 def known_settings(url: StoreUrl) -> dict[str, Any]:
-    """Return the settings that stood in a URL; ValueError for one that is none, with the word that may be meant."""
+    """Return the settings in a URL; ValueError for an unknown one, with a suggestion."""
     unknown = sorted(set(url.options) - SETTING_NAMES)
     if unknown:
         _refuse_of_call(unknown[0], " in the URL")
@@ -75,7 +75,7 @@ def known_settings(url: StoreUrl) -> dict[str, Any]:
 
 
 def open_store(url: str, client: object | None) -> Store:
-    """Open a store by its URL; a key or settings in it are a mistake."""
+    """Open a store by its URL; ValueError if it contains a key or settings."""
     parsed = urls.parse_store(url)
     if parsed.key is not None:
         raise ValueError(f"connect opens a store, not a lock: leave out '#{parsed.key}' and name it with client.lock()")
@@ -85,11 +85,11 @@ def open_store(url: str, client: object | None) -> Store:
 
 
 def shared_engine(target: Target, client: object | None) -> Engine:
-    """Return the engine of a store, opening it if nobody in this process has; it lives as long as anybody uses it."""
+    """Return the engine of a store, opened if this process has none; it is closed with its last user."""
     identity = (target.store.text, id(client) if client is not None else 0)
     from lockstead.runtime.engine import Engine
 
-    # opening may take its time, and other stores must not wait for it
+    # opening may take long, and other stores must not wait for it
     with _REGISTRY.lock:
         gate = _REGISTRY.gates.setdefault(identity, threading.Lock())
     with gate:
@@ -105,7 +105,7 @@ _OF_CALL: Final = {
     "reclaim": "hold(), acquire() or try_acquire()",
     "interrupt": "hold()",
 }
-"""What is not a setting of a lock but an argument of what asks for it, and where it is given."""
+"""Arguments of calls that are mistaken for settings, and where each belongs."""
 
 
 def _refuse_of_call(name: str, where: str, kind: type[Exception] = ValueError) -> None:
@@ -114,7 +114,7 @@ def _refuse_of_call(name: str, where: str, kind: type[Exception] = ValueError) -
 
 
 def made_settings(given: Mapping[str, Any]) -> Settings:
-    """Complete and check settings; TypeError, naming those there are, for one that is none."""
+    """Complete and check settings; TypeError, with a suggestion, for an unknown one."""
     unknown = sorted(set(given) - SETTING_NAMES)
     if unknown:
         _refuse_of_call(unknown[0], "", TypeError)
@@ -127,18 +127,18 @@ _INSTEAD: Final = {
     "blocking": "for a single try call try_acquire()",
     "blocking_timeout": "write timeout=",
 }
-"""What other locks call it, and what does it here."""
+"""Arguments of other libraries' locks, and the equivalent here."""
 
 
 def refuse_unknown(given: Mapping[str, object]) -> None:
-    """Raise TypeError for an argument that acquire() does not have; it names what does what other locks do by it."""
+    """Raise TypeError for an argument that acquire() does not have, naming the equivalent of another library's."""
     for name in given:
         instead = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
         raise TypeError(f"acquire() has no argument {name!r}{instead}")
 
 
 class NamedLock:
-    """What blocking and awaiting locks have in common: a key, settings, and a store that is opened when first asked."""
+    """The common base of Lock and AsyncLock: a key, settings, and a store that is opened by the first operation."""
 
     def __init__(self, url: str, *, client: object | None = None, **settings: Unpack[Given]) -> None:
         named = target(url)
@@ -150,7 +150,7 @@ class NamedLock:
 
     @classmethod
     def _of(cls, engine: Engine, key: str, settings: Mapping[str, Any]) -> Self:
-        """Name a lock of a store that is open."""
+        """Return a lock of an open store."""
         made = cls.__new__(cls)
         made._key = checked_key(key)
         made._settings = made_settings(settings)
@@ -169,10 +169,10 @@ class NamedLock:
         return self._settings
 
     def require_unclean_detection(self) -> None:
-        """Raise ValueError where a store can never tell that the holder before stopped in the middle; opens no store.
+        """Raise ValueError if the store can never tell that the previous lease expired or was broken; opens no store.
 
-        For who will not work after that: where the server drops what nobody renews, a free key looks the same after
-        any holder.
+        For callers that must not work after an unclean end: on a server that drops expired records itself, a free key
+        looks the same after any holder.
         """
         from lockstead.protocol.commands import StoreClock
 
@@ -180,15 +180,15 @@ class NamedLock:
         if traits.clock is StoreClock.SERVER_EXPIRES:
             raise ValueError(
                 f"{traits.scheme}: cannot tell how a holder ended, so on_unclean='fail' would never fail; "
-                "take on_unclean='warn', or another store"
+                "use on_unclean='warn', or another store"
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is open: another process, or a copy, opens the store anew when it is first asked."""
+        """Leave out the open engine: another process, or a copy, opens the store again."""
         if not hasattr(self, "_open"):
             raise TypeError(
-                f"{self!r} was made by a client, whose connections stay in this process: name the lock by its URL, "
-                f"{type(self).__name__}('STORE#KEY'), to copy or pickle it"
+                f"{self!r} was made by a client, whose connections stay in this process; to copy or pickle a lock, "
+                f"make it from its URL: {type(self).__name__}('STORE#KEY')"
             )
         return {**self.__dict__, "_opened": None}
 
@@ -203,7 +203,7 @@ class NamedLock:
 
 
 def person() -> str:
-    """Name who sits here, for the audit."""
+    """Return user and host of this process, for the audit entry."""
     import getpass
 
     try:
@@ -214,22 +214,22 @@ def person() -> str:
 
 
 def revocation(reason: str, by: str | None, settings: Settings) -> Revocation:
-    """Say who breaks a lease, and why; ValueError without a reason."""
+    """Return who breaks a lease, and why; ValueError without a reason."""
     if not reason or not reason.strip():
         raise ValueError("breaking a lease needs a reason, for the holder and the audit")
     from lockstead.protocol.record import Revocation
 
-    # whatever cannot be written as UTF-8 would be refused by some stores, and fail in others
+    # text that is not valid UTF-8 would be refused by some stores, and fail in others
     return Revocation(clean(by or settings.owner or person()), clean(reason))
 
 
 def checked_ticket(ticket: LeaseTicket | str, key: str, store: str) -> LeaseTicket:
-    """Read a ticket; ValueError if it is none, or one of another lock."""
+    """Parse a ticket; ValueError if it is invalid, or of another lock."""
     said = LeaseTicket.parse(ticket)
     if said.key != key:
         raise ValueError(f"the ticket is for {said.key!r}, this lock is {key!r}")
     if said.store != store:
-        # a ticket is somebody else's text
+        # the text of a ticket is untrusted
         shown = "".join(character if character.isprintable() else " " for character in said.store[:200])
         raise ValueError(f"the ticket is for a lock in {shown}, this store is {store}")
     return said

@@ -1,4 +1,4 @@
-"""Which settings a lock has and how they must relate, each relation with its own message.
+"""The settings of a lock and the relations between them, each with its own message.
 
 Knows no store and no clock; reads no environment.
 """
@@ -46,10 +46,10 @@ class Given(TypedDict, total=False):
 class Settings:
     """The settings of one lock, complete and checked. All durations are seconds; build them with `make`.
 
-    ttl: how long a lease lives without renewal. renew_every: due after the send of the last success. max_failures:
-    rounds of renewal without success until the loss is told. request_timeout: of one request. abort_margin: time
-    left to the section when the loss is told at the latest. drift: the greatest difference in clock rate that is
-    tolerated. drain: the bound of the wait for members at release; None is worked out from the store.
+    ttl: how long a lease lives without renewal. renew_every: counted from the send of the last success. max_failures:
+    rounds of renewal without success until the loss is reported. request_timeout: of one request. abort_margin: time
+    left until the deadline when the loss is reported at the latest. drift: the greatest tolerated difference in clock
+    rate. drain: maximum wait for members at release; None: derived from ttl and store.
     """
 
     ttl: float = 300.0
@@ -94,7 +94,7 @@ class Settings:
         backtrace: bool | str = False,
         foreign_ttl: Duration | None = None,
     ) -> Self:
-        """Fill in what follows from the ttl and check every relation; ValueError or TypeError with one clear line."""
+        """Derive missing settings from the ttl and check every relation; ValueError or TypeError with one line."""
         lease_ttl = seconds(ttl, "ttl")
         made = cls(
             ttl=lease_ttl,
@@ -122,7 +122,7 @@ class Settings:
         return made
 
     def check(self) -> None:
-        """Raise ValueError for the first relation that cannot work."""
+        """Raise ValueError for the first relation that does not hold."""
         if self.ttl < TTL_MIN:
             raise ValueError(f"ttl is {self.ttl:g} s; it must be at least {TTL_MIN:g} s")
         if self.max_failures < 1:
@@ -133,7 +133,7 @@ class Settings:
             raise ValueError("renew_every must be above 0")
         needed = time_for_failures(self.renew_every, self.max_failures) + self.abort_margin
         believed = self.ttl * (1 - self.drift)
-        # a hair of tolerance: the defaults must not fail by rounding
+        # with a tolerance, so that the defaults do not fail by rounding
         if needed > believed * (1 + 1e-9):
             raise ValueError(
                 f"(1 + max_failures) * renew_every + abort_margin is {needed:g} s, above ttl * (1 - drift) = "
@@ -157,11 +157,11 @@ class Settings:
 
     @property
     def renews_late(self) -> bool:
-        """Whether renewals are rarer than by default, which deserves a warning."""
+        """Whether renewals are rarer than by default, which causes a warning."""
         return renews_late(self.renew_every, self.ttl)
 
     def for_ttl(self, ttl: float) -> Self:
-        """Return the same settings for a lease that was granted with another ttl (by attach), scaled with it."""
+        """Return the settings scaled to another ttl, that of an attached lease."""
         if ttl == self.ttl:
             return self
         scale = ttl / self.ttl
@@ -174,7 +174,7 @@ class Settings:
         )
 
     def drain_bound(self, clock_skew_max: float, *, observing: bool = False) -> float:
-        """Return the bound of the wait for members at release: a dead registration must be able to expire within it."""
+        """Return the maximum wait for members at release, within which a dead member's registration expires."""
         if self.drain is not None:
             return self.drain
         bound = self.ttl * (1 + self.drift) + clock_skew_max + 2 * self.request_timeout
@@ -182,7 +182,7 @@ class Settings:
 
 
 SETTING_NAMES: Final = frozenset(Settings.__dataclass_fields__)
-"""What may stand behind `?` in a URL or be given by keyword."""
+"""Names that are allowed after `?` in a URL and as keyword arguments."""
 
 
 def _optional(value: Duration | None, what: str) -> float | None:
@@ -217,7 +217,7 @@ def _truth(value: bool | str, what: str) -> bool:
 
 
 def _labels(value: Mapping[str, str] | str | None) -> Mapping[str, str]:
-    """Read labels; in a URL they are a JSON object. They are kept as they will be shown."""
+    """Parse labels, in a URL a JSON object. Their text is cleaned, as it is for display."""
     said: object = value or {}
     if isinstance(said, str):
         import json

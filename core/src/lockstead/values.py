@@ -221,7 +221,7 @@ def seconds(value: Duration, what: str) -> float:
         raise TypeError(f"{what} must be seconds, a timedelta or text like '5m', not {type(value).__name__}")
     if not math.isfinite(number) or number < 0:
         for_ever = "; leave it out to wait forever" if what == "timeout" else ""
-        raise ValueError(f"{what} must be a finite duration of at least 0, not {value!r}{for_ever}")
+        raise ValueError(f"{what} must be a finite, non-negative duration, not {value!r}{for_ever}")
     if number > DURATION_MAX:
         raise ValueError(f"{what} must be at most 100 years, not {value!r}")
     return number

@@ -1,6 +1,6 @@
-"""How a record is shown to a person: who holds what, since when, why, until when, and what was broken.
+"""Records as users see them: holders, waiters, broken leases.
 
-Instants are of the *writer's* wall clock, for reading only; nothing here decides anything.
+Instants are from the writer's wall clock and for display only; no decision depends on them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LockInfo:
-    """Who holds a key, as its record says.
+    """The holder of a key, according to the record.
 
     holder is owner plus nonce. ttl, age, expected are seconds; age is the time since the last renewal by the store's
-    clock, None where it does not tell. is_expired: its time is up as far as one read can tell, so the next who asks
-    may take it. acquired_at, expires_at, alert_at are `pendulum` datetimes in UTC, by the writer's wall clock.
-    decode_error: why the record cannot be read (damaged, not ours, of a newer version), in one line. Nobody gets such a
-    key, and all that is known of it is its name. Only a listing shows one; everything else raises StoreRefused.
+    clock, None if the store does not report it. is_expired: the lease has expired, as far as one read can tell, so the
+    next caller may take it. acquired_at, expires_at, alert_at are `pendulum` datetimes in UTC, by the writer's wall
+    clock; the same attributes with _epoch are seconds since the epoch. decode_error: why the record cannot be read
+    (damaged, not ours, of a newer version), in one line. Such a key cannot be acquired, and only its name is known.
+    Only a listing shows one; all other operations raise StoreRefused.
     """
 
     key: str
@@ -60,31 +61,31 @@ class LockInfo:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether another implementation wrote it: only these name no ttl. labels then is all that it says besides."""
+        """Whether another program wrote it: only those have no ttl. Its other fields are in labels."""
         return self.ttl is None and self.decode_error is None
 
     @property
     def acquired_at(self) -> pendulum.DateTime | None:
-        """Since when it is held."""
+        """When it was acquired."""
         return instant(self.acquired_epoch)
 
     @property
     def expires_at(self) -> pendulum.DateTime | None:
-        """Until when it lives if nobody renews it."""
+        """When it expires unless it is renewed."""
         return instant(self.expires_epoch)
 
     @property
     def alert_at(self) -> pendulum.DateTime | None:
-        """From when on the work is overdue; None if its holder did not say."""
+        """When the work becomes overdue; None if its holder gave no expected duration."""
         return instant(self.alert_epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One entry of the queue for a lock. holder is owner plus nonce, as the record will say once the lock is granted.
+    """One entry of the queue for a lock. holder is owner plus nonce, as in the record once the lock is granted.
 
-    Either is empty where the store does not know. is_stray: no process of this library waits there, whatever stands
-    there; it keeps nobody waiting, and holder is its name in the store. since is a `pendulum` datetime in UTC.
+    Either is empty if the store does not know it. is_stray: no process of this library waits there; the entry blocks no
+    waiter, and holder is its name in the store. since is a `pendulum` datetime in UTC, since_epoch the same in seconds.
     """
 
     holder: str
@@ -94,12 +95,12 @@ class Contender:
 
     @property
     def since(self) -> pendulum.DateTime | None:
-        """Since when it waits, as far as that is known."""
+        """Since when it waits; None if unknown."""
         return instant(self.since_epoch)
 
 
 def contender(standing: Standing) -> Contender:
-    """Show an entry of a queue."""
+    """Return an entry of a queue as a Contender."""
     who = clean(standing.who)
     owner = who if standing.is_stray else who.rpartition("/")[0] or who
     return Contender(who, owner, standing.since, standing.is_stray)
@@ -107,11 +108,11 @@ def contender(standing: Standing) -> Contender:
 
 @dataclass(frozen=True, slots=True)
 class BreakResult:
-    """What `break_lease` did. removed: at once; otherwise revoked, and the holder finds out at its next renewal.
+    """The result of `break_lease`. removed: at once; otherwise revoked, and the holder finds out at its next renewal.
 
-    Where `was.revoked_by` names somebody and removed is false, it was revoked before and nothing was changed.
-    max_overlap: seconds, from the store's answer on, for which the old holder may still believe that it holds; 0 if
-    the lease had expired.
+    If `was.revoked_by` is set and removed is false, it was revoked before and nothing was changed. max_overlap: the
+    seconds, from the store's reply on, for which the old holder may still consider itself the holder; 0 if the lease
+    had expired. overlap_until_epoch: that instant in seconds since the epoch.
     """
 
     was: LockInfo
@@ -121,17 +122,17 @@ class BreakResult:
 
     @property
     def overlap_until(self) -> pendulum.DateTime | None:
-        """Until when the old holder may still believe, by this machine's wall clock."""
+        """Until when the old holder may still consider itself the holder, by this machine's wall clock."""
         return instant(self.overlap_until_epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One lease that was broken: who did it, when, why, whose lease it was, and its token if it had drawn one.
+    """One broken lease: who broke it, when, why, whose lease it was, and its token if one was drawn.
 
-    what: "revoked" (its holder found out at its next renewal), "removed" (at once), or "unreadable", where reason says
-    what is wrong with the entry itself. at is a `pendulum` datetime in UTC, by the wall clock of who broke it. Text
-    that a damaged entry does not say is empty.
+    what: "revoked" (the holder found out at its next renewal), "removed" (at once), or "unreadable": then reason says
+    what is wrong with the entry. at is a `pendulum` datetime in UTC, by the wall clock of the process that broke it;
+    at_epoch the same in seconds. Text that is missing in a damaged entry is empty.
     """
 
     key: str
@@ -151,7 +152,7 @@ class AuditEntry:
 
 
 def instant(epoch: float | None) -> pendulum.DateTime | None:
-    """Return seconds since the epoch as a datetime in UTC; None for none, or one that no calendar has."""
+    """Return seconds since the epoch as a datetime in UTC; None if unknown or out of range."""
     epoch = on_calendar(epoch)
     if epoch is None:
         return None
@@ -159,13 +160,13 @@ def instant(epoch: float | None) -> pendulum.DateTime | None:
         import pendulum
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            "times are pendulum datetimes: pip install 'lockstead[times]', or read the attribute that ends in _epoch"
+            "times are pendulum datetimes: pip install 'lockstead[times]', or use the attribute that ends in _epoch"
         ) from None
     return pendulum.from_timestamp(epoch)
 
 
 def holding(key: str, status: RecordStatus, context: ProtocolContext) -> LockInfo:
-    """Return what stands under a key."""
+    """Return the holder of a key."""
     record = status.record
     return LockInfo(
         key=key,
@@ -194,12 +195,12 @@ def holding(key: str, status: RecordStatus, context: ProtocolContext) -> LockInf
 
 
 def listing(name: Name, seen: Snapshot, context: ProtocolContext) -> LockInfo | None:
-    """Return one entry of a listing: a record that cannot be read hides no other. None for one that nobody holds."""
+    """Return one entry of a listing, with decode_error if it cannot be read; None if the lock is not held."""
     try:
         checked_key(name.key)
         seen_now = status(name, seen, context)
     except (StoreRefused, ValueError) as refused:
-        # a name that is not a key is nobody's lock: nothing of ours asks for it
+        # a name that is not a valid key is not a lock of this library
         return _unreadable(clean(name.key), seen, str(refused))
     return None if seen_now.record.ended else holding(name.key, seen_now, context)
 
@@ -234,7 +235,7 @@ def _unreadable(key: str, seen: Snapshot, decode_error: str) -> LockInfo:
 
 
 def audited(name: Name, seen: Snapshot) -> AuditEntry:
-    """Show an audit entry; whatever it says is shown, and what it does not say is left out."""
+    """Return an audit entry; fields that are missing or damaged are left out."""
     said = {field: clean(text) for field, text in seen.fields.items()}
     damage = said.get(DAMAGE)
     stamp = whole(name.part.partition("-")[0])  # the name begins with milliseconds
@@ -253,7 +254,7 @@ def audited(name: Name, seen: Snapshot) -> AuditEntry:
 
 
 def breaking(key: str, broken: Broken, context: ProtocolContext, wall_now: float) -> BreakResult:
-    """Return what was broken."""
+    """Return a break as a BreakResult."""
     was = holding(key, RecordStatus(broken.record, broken.seen, None, is_expired=False), context)
     until = None if broken.max_overlap is None else wall_now + broken.max_overlap
     return BreakResult(was, broken.removed, broken.max_overlap, until)

@@ -50,7 +50,7 @@ class FenceGuard:
         highest = self._store.advance(said.key, said.token)
         if highest > said.token:
             raise LeaseLost(
-                f"token {said.token} of {said.key!r} is superseded: {highest} was here already",
+                f"token {said.token} of {said.key!r} is superseded: {highest} was admitted before",
                 reason=LossReason.TAKEN,
                 key=said.key,
                 token=said.token,

@@ -39,7 +39,7 @@ class GcsFenceStore:
 
     @property
     def conditions(self) -> dict[str, int]:
-        """What a write of the object must expect, as arguments for the blob's own methods; empty before admission."""
+        """The preconditions of a write, as arguments for the blob's own methods; empty before an admission."""
         return dict(self._conditions)
 
     def advance(self, key: str, token: int) -> int:
@@ -51,12 +51,14 @@ class GcsFenceStore:
             seen = self._seen()
             if seen is None:
                 continue
-            said, floor = _fence(seen.metadata or {})
+            said, highest = _fence(seen.metadata or {})
             if said and said != key:
-                raise ValueError(f"{seen.name!r} is fenced by the lock {said!r}, not by {key!r}: two locks, no order")
-            if floor > token:
-                return floor
-            if floor == token or self._patched(seen, key, token):
+                raise ValueError(
+                    f"{seen.name!r} is fenced by the lock {said!r}, not by {key!r}: tokens of two locks have no order"
+                )
+            if highest > token:
+                return highest
+            if highest == token or self._patched(seen, key, token):
                 self._admitted(seen, key, token)
                 return token
         raise StoreUnavailable(f"{self._blob.name!r} changes too fast to be fenced; retry")
@@ -87,13 +89,13 @@ class GcsFenceStore:
         return self._blob.bucket.blob(self._blob.name)
 
     def _seen(self) -> Blob | None:
-        """Return the present object, None after it was created or changed: read again then."""
+        """Return the current object; None if it was created or changed just now: read again."""
         fresh = self._fresh()
         if _asked(lambda: fresh.reload(**_ONCE), "") is not _ABSENT:
             return fresh
         created = _asked(lambda: fresh.upload_from_string(b"", if_generation_match=0, **_ONCE), "", is_doubt_fine=True)
         if created is _ABSENT:
-            raise StoreRefused(f"there is no bucket {self._blob.bucket.name!r}, or it may not be seen")
+            raise StoreRefused(f"there is no bucket {self._blob.bucket.name!r}, or this account may not see it")
         return None
 
     def _patched(self, seen: Blob, key: str, token: int) -> bool:
@@ -111,10 +113,10 @@ class GcsFenceStore:
 
     def _overtaken(self) -> Exception:
         seen = self._seen()
-        floor = self._token if seen is None else _fence(seen.metadata or {})[1]
-        if floor > self._token:
+        highest = self._token if seen is None else _fence(seen.metadata or {})[1]
+        if highest > self._token:
             return LeaseLost(
-                f"token {self._token} of {self._key!r} is superseded: {floor} was here already",
+                f"token {self._token} of {self._key!r} is superseded: {highest} was admitted before",
                 reason=LossReason.TAKEN,
                 key=self._key,
                 token=self._token,
@@ -161,7 +163,7 @@ def _asked(request: Any, doubt: str, *, is_doubt_fine: bool = False) -> _Answer:
 
 
 def _fence(metadata: dict[str, str]) -> tuple[str, int]:
-    """Return (key, token) of an object's metadata; ("", 0) without any. StoreRefused for what is neither."""
+    """Return (key, token) of an object's metadata; ("", 0) if there is none. StoreRefused if it is damaged."""
     text = metadata.get(FENCE)
     if text is None:
         return "", 0

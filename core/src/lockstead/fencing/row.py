@@ -14,7 +14,7 @@ PLACES: Final = {"qmark": ("?", "?"), "numeric": (":1", ":2"), "format": ("%s", 
 """How a statement names its two parameters, by the paramstyle of the driver (PEP 249)."""
 
 _IDLE: Final = 0
-"""psycopg's `transaction_status` of a connection without a transaction."""
+"""psycopg's `transaction_status` of a connection outside a transaction."""
 
 
 class Cursor(Protocol):
@@ -47,14 +47,14 @@ class SqlFenceStore:
     Admit first in a transaction, before you read what you will overwrite; then write and commit. The row stays locked
     until the commit, so a later holder waits for it, and an earlier one finds the later token. A rollback also undoes
     the admission, which neither begins nor commits. A connection in autocommit mode gives no atomicity; if the driver
-    tells (sqlite3, psycopg), that is a ValueError.
+    reports it (sqlite3, psycopg), `advance` raises ValueError.
     """
 
     def __init__(
         self, connection: Connection, table: str = "lockstead_fence", *, paramstyle: str | None = None
     ) -> None:
         if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", table, re.ASCII):
-            raise ValueError(f"the table of a fence is a plain name, or schema.name, not {table!r}")
+            raise ValueError(f"the table of a fence must be a plain name, or schema.name, not {table!r}")
         self._connection = connection
         self._table = table
         self._places = PLACES[_paramstyle(connection, paramstyle)]
@@ -89,9 +89,7 @@ class SqlFenceStore:
             cursor.execute(statement, parameters)
             return cursor.fetchone() if answers else None
         except Exception as error:
-            error.add_note(
-                f"the table {self._table} has to exist: SqlFenceStore(connection).create_table() creates it once"
-            )
+            error.add_note(f"the table {self._table} must exist: SqlFenceStore(connection).create_table() creates it")
             raise
         finally:
             cursor.close()
