@@ -224,7 +224,7 @@ def test_a_google_connection_opens_its_bucket(with_google: Used) -> None:
 
 LINES = {
     "redis_wrong": "password",
-    "redis_silent": "no connection to Redis",
+    "redis_silent": "cannot connect to Redis",
     "postgres_wrong": "password authentication failed",
     "postgres_silent": "Connection refused",
     "plain_wrong": "password",

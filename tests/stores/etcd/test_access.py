@@ -369,7 +369,7 @@ def test_what_speaks_no_http() -> None:
 
 def test_where_nobody_listens_the_store_is_unavailable() -> None:
     store = urls.open_store(f"etcd://127.0.0.1:{free_port()},127.0.0.1:{free_port()}/locks")
-    with pytest.raises(StoreUnavailable, match="no connection to etcd"):
+    with pytest.raises(StoreUnavailable, match="cannot connect to etcd"):
         store.perform(Read(APT), LIMIT)
     store.close()
 

@@ -338,7 +338,7 @@ def test_requests_go_through_the_proxy_that_the_environment_names(monkeypatch: p
         store = GcsStore(BucketPath("bucket", "locks"), Access(ENDPOINT))
 
         def ask() -> None:
-            with pytest.raises(StoreUnavailable, match="nothing was sent"):
+            with pytest.raises(StoreUnavailable, match="Cloud Storage"):
                 store.perform(Read(Name("apt")), 20.0)
 
         with ThreadPoolExecutor(1) as pool:

@@ -40,7 +40,7 @@ def translated(error: Exception, request: Request, member: str, bounds: Bounds, 
         return StoreRefused(refused)
     told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if not is_sent:
-        return StoreUnavailable(f"no connection to etcd at {member} for {request.what} ({told}); nothing was sent")
+        return StoreUnavailable(f"cannot connect to etcd at {member} for {request.what}: {told}")
     if isinstance(error, TimeoutError):
         return OutcomeUnknown(f"etcd at {member} gave no answer to {request.what} within {bounds.limit:.3g} s")
     return OutcomeUnknown(f"no clear answer from etcd at {member} to {request.what} ({told})")

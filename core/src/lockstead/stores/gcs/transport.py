@@ -107,7 +107,7 @@ def translated(error: Exception, request: Request, bounds: Bounds) -> StoreError
 
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, httpcore.ConnectError | httpcore.ConnectTimeout | httpcore.PoolTimeout | httpcore.ProxyError):
-        return StoreUnavailable(f"no connection to Cloud Storage for {request.what} ({text}); nothing was sent")
+        return StoreUnavailable(f"cannot connect to Cloud Storage for {request.what}: {text}")
     if isinstance(error, httpcore.UnsupportedProtocol):
         return StoreRefused(f"the endpoint of Cloud Storage is not an address ({text}); correct the client's endpoint")
     if isinstance(error, httpcore.TimeoutException | TimeoutError):

@@ -48,7 +48,7 @@ class Connection:
                 check_master((self.client.exchange(encoded([(b"ROLE",)]), 1, bounds))[0], self.where)
             if bounds.is_over:
                 raise StoreUnavailable(
-                    f"it took all of {bounds.limit:.3g} s to connect to Redis at {self.where}; nothing was sent"
+                    f"cannot connect to Redis at {self.where} within {bounds.limit:.3g} s"
                 )
         except BaseException as error:
             self.close()

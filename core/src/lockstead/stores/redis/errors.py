@@ -128,13 +128,13 @@ def unconnected(error: Exception, where: str, *, is_secure: bool) -> StoreError:
         word in lowered for word in ("wrong version", "record layer", "ssl", "eof occurred", "timeout")
     ):
         # a server without TLS waits for more of what it takes for a long command
-        remedy = "where there is no TLS, write redis://, or leave out ?tls=true"
-        return StoreUnavailable(f"no connection with TLS to {where} ({said}); nothing was sent; {remedy}")
+        remedy = "if the server has no TLS, write redis://, or leave out ?tls=true"
+        return StoreUnavailable(f"cannot connect to {where} with TLS: {said}; {remedy}")
     if not is_secure and any(word in lowered for word in ("closed by server", "reset by peer", "broken pipe")):
         return StoreUnavailable(
             f"{where} closed the connection at once; is it Redis, and does it want TLS (rediss://, or ?tls=true)?"
         )
-    return StoreUnavailable(f"no connection to Redis at {where} ({said}); nothing was sent")
+    return StoreUnavailable(f"cannot connect to Redis at {where}: {said}")
 
 
 def unanswered(error: Exception, where: str, limit: float) -> StoreError:
