@@ -13,8 +13,9 @@ import pytest
 import lockstead
 from gcs_emulator import GcsServer
 from gcs_emulator.objects import draft_of
-from lockstead.cli.format import details, facts, second
+from lockstead.cli.format import details, facts
 from lockstead.cli.output import instant
+from lockstead.reading import date_text
 from tests.cli.conftest import until
 from tests.cli.screen import Screen
 from tests.cli.shell import PROGRAM, Shell
@@ -67,7 +68,7 @@ def test_a_revoked_lease_is_shown_with_the_time_that_the_break_gave_it(files: Sh
     said = facts("apt", seen, now)
     assert (said["state"], said["time_left"], said["expires_at"]) == ("revoked", 15.0, instant(now + 15))
     told = dict(details(seen, now))
-    assert told["until"] == f"{second(now + 15)} (15 seconds left)"
+    assert told["until"] == f"{date_text(now + 15)} (15 seconds left)"
     assert told["ttl"] == "20 seconds, last changed 5 seconds ago"
     unknown = facts("apt", replace(seen, age=None), now)
     assert (unknown["time_left"], unknown["expires_at"]) == (None, None)

@@ -177,7 +177,7 @@ def test_a_bucket_that_is_not_there_is_named(server: GcsServer) -> None:
 def test_an_endpoint_where_nobody_listens_is_named() -> None:
     told = examined("gs://bucket/locks", emulator="http://127.0.0.1:9")
     assert (told.code, told.of("failure")) == (69, {"store"})
-    assert "no connection" in told.findings["store"]["text"]
+    assert "cannot connect" in told.findings["store"]["text"]
 
 
 def test_an_endpoint_that_is_no_cloud_storage_is_named(server: GcsServer) -> None:
@@ -276,7 +276,7 @@ def test_what_a_killed_examination_left_is_removed_by_one_an_hour_later() -> Non
         assert (told.of("note"), told.of("warning")) == ({"endpoint"}, {"clock.wall"})
 
 
-@pytest.mark.parametrize(("how", "words"), [("refuse", "no connection"), ("hang", "no answer")])
+@pytest.mark.parametrize(("how", "words"), [("refuse", "cannot connect"), ("hang", "no answer")])
 def test_a_store_that_falls_silent_ends_the_examination_and_says_what_may_be_left(
     server: GcsServer, how: str, words: str
 ) -> None:

@@ -210,7 +210,11 @@ TICKET = str(LeaseTicket("sqlite:////tmp/absent.db", "apt", "ci/7/0", "1", 60.0)
         (["wait", "--timeout", "soon", "sqlite:///x.db#apt"], "timeout 'soon' is not a duration"),
         (["acquire", "--ttl", "0.5", "sqlite:///x.db#apt"], "at least 1 s"),
         (["acquire", "--label", "odd", "sqlite:///x.db#apt"], "K=V"),
-        (["acquire", "--timeout", "-1", "sqlite:///x.db#apt"], "at least 0"),
+        (["acquire", "--timeout", "-1", "sqlite:///x.db#apt"], "--timeout must be a finite, non-negative duration"),
+        (["run"], "Missing argument 'URL'"),
+        (["run", "sqlite:///x.db#apt"], "the command is missing"),
+        (["run", "--", "true"], "the lock's URL is missing"),
+        (["run", "--timeout", "0", "--", "make", "publish"], "the lock's URL is missing"),
         (
             ["release", "--drain", "soon", "--store", "sqlite:////tmp/absent.db", TICKET],
             "drain 'soon' is not a duration",

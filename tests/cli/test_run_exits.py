@@ -294,7 +294,7 @@ def test_grace_and_reserve_fit_between_the_news_of_the_loss_and_the_deadline(ttl
     assert 0 < limits.reserve <= 5
     assert limits.grace <= 10
     with pytest.raises(ValueError, match="abort_margin="):
-        stop_limits(settings, str(settings.abort_margin))
+        stop_limits(settings, settings.abort_margin)
 
 
 def test_nothing_is_left_of_the_watchdog_when_the_wait_is_given_up(runs: Runs) -> None:

@@ -12,13 +12,21 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from lockstead.cli.exits import Exit, Failed, say
-from lockstead.cli.options import as_json, metadata_options, parse_lock_url, settings_of, warn_of_place
+from lockstead.cli.options import (
+    as_json,
+    metadata_options,
+    parse_lock_url,
+    settings_of,
+    timeout_option,
+    ttl_option,
+    verbose_option,
+    warn_of_place,
+)
 from lockstead.cli.output import instant, out, out_json
-from lockstead.cli.signals import ENDING, Signals, waiting_for
-from lockstead.errors import StoreError
+from lockstead.cli.signals import ENDING, Signals, interruptible
+from lockstead.reading import date_text
 from lockstead.settings import Settings
 from lockstead.stores import url as urls
-from lockstead.values import seconds
 
 if TYPE_CHECKING:
     from lockstead.lease import Lease
@@ -45,15 +53,15 @@ Exit codes: 0 the lock is held and its ticket was printed, or
 
 @click.command(epilog=EPILOG)
 @click.argument("url")
-@click.option("--ttl", metavar="TIME", help=f"How long the lease lives without 'renew'. Default: {TTL}.")
-@click.option("--timeout", metavar="TIME", help="Maximum wait for the lock (0: try once). Default: wait forever.")
-@metadata_options
-@click.option("-v", "--verbose", is_flag=True, help="Print waiting even if standard error is not a terminal.")
+@ttl_option(TTL)
+@timeout_option
+@metadata_options()
+@verbose_option
 @as_json()
 def acquire(
     url: str,
-    ttl: str | None,
-    timeout: str | None,
+    ttl: float | None,
+    timeout: float | None,
     purpose: str | None,
     owner: str | None,
     labels: Sequence[str],
@@ -65,15 +73,14 @@ def acquire(
     wanted = settings_of(named, {"ttl": ttl, "purpose": purpose, "owner": owner}, labels)
     wanted.setdefault("ttl", TTL)
     Settings.make(**wanted)
-    limit = None if timeout is None else seconds(timeout, "timeout")
     from lockstead.cli.progress import ProgressListener, warn_of_unclean
     from lockstead.lock import Client
 
     began = time.monotonic()
-    with waiting_for(named.key) as signals:
+    with interruptible(f"the wait for {named.key!r}") as signals:
         listener = ProgressListener(verbose=verbose, on_granted=signals.granted)
         with Client(urls.open_store(named.store), listener=listener) as client:
-            lease = client.lock(named.key, **wanted)._acquire(limit, began=began)
+            lease = client.lock(named.key, **wanted)._acquire(timeout, began=began)
             _print_ticket(client, lease, signals, json=json)
             warn_of_unclean(lease.key, lease.previous_lease)
             warn_of_place(client)
@@ -81,13 +88,14 @@ def acquire(
 
 
 def _print_ticket(client: Client, lease: Lease, signals: Signals, *, json: bool) -> None:
+    from lockstead.cli.progress import give_back
     from lockstead.protocol.commands import TokenSource
 
     try:
         # drawn now, so that `inspect` shows it and the next steps have it
         sequencer = lease.sequencer() if client._engine.traits.tokens is not TokenSource.NONE else None
         time_left = lease.time_left
-        renew_before = instant(time.time() + time_left)
+        renew_before = time.time() + time_left
         ticket = lease._ticket()
         fields: dict[str, Any] = {
             "ticket": str(ticket),
@@ -96,7 +104,7 @@ def _print_ticket(client: Client, lease: Lease, signals: Signals, *, json: bool)
             "holder": ticket.holder,
             "ttl": ticket.ttl,
             "time_left": round(time_left, 3),
-            "renew_before": renew_before,
+            "renew_before": instant(renew_before),
             "token": None if sequencer is None else sequencer.token,
             "sequencer": None if sequencer is None else str(sequencer),
             "incarnation": ticket.incarnation,
@@ -107,12 +115,12 @@ def _print_ticket(client: Client, lease: Lease, signals: Signals, *, json: bool)
             out_json(fields)
         else:
             out(fields["ticket"])
-            say(f"{ticket.key!r} is held; renew it before {renew_before}, or release it")
+            say(f"{ticket.key!r} is held; renew it before {date_text(renew_before)}, or release it")
         # a caller that sees the exit code of a signal assumes that the lock is not held, ticket or not
         _unless_ended(signals)
         lease.detach()
     except BaseException:
-        _give_back(lease)
+        give_back(lease, unused=True)
         raise
 
 
@@ -120,11 +128,3 @@ def _unless_ended(signals: Signals) -> None:
     for number in signals.taken():
         if number in ENDING:
             raise Failed(Exit.SIGNALLED + number, "interrupted by a signal; the lock is released")
-
-
-def _give_back(lease: Lease) -> None:
-    """Release the lease as unused, so that the next holder sees the same previous lease."""
-    try:
-        lease.release(unused=True)
-    except StoreError as error:
-        say(f"{lease.key!r} was not released, the ttl frees it: {error}")

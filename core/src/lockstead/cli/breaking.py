@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from typing import TYPE_CHECKING, Final
@@ -14,6 +15,7 @@ from lockstead.cli.inspect import in_full
 from lockstead.cli.options import as_json, opened, parse_lock_url, warn_of_place
 from lockstead.cli.output import instant, out, out_json, wants_colours
 from lockstead.errors import StoreRefused
+from lockstead.reading import date_text
 
 if TYPE_CHECKING:
     from lockstead.lock import Client, Lock
@@ -28,7 +30,7 @@ Examples:
 \b
 Exit codes: 0 broken, or free already, or
   64 wrong usage   69 the store failed, or refuses to break a foreign record
-  75 still held: the answer was no, or another holder has acquired it
+  75 still held: not confirmed, or another holder has acquired it
 """
 
 
@@ -42,10 +44,10 @@ Exit codes: 0 broken, or free already, or
 @click.option("--yes", is_flag=True, help="Do not ask. Needed where standard input is not a terminal.")
 @as_json()
 def break_lease(url: str, reason: str, by: str | None, now: bool, yes: bool, json: bool) -> int:
-    """Revoke the lease on the lock at URL, or remove it at once; leaves an audit entry.
+    """Break the lease on the lock at URL: revoke it, or remove it at once. Writes an audit entry.
 
-    The holder finds out at its next renewal, and stops. A lease whose time is up is removed. With --now the lock is
-    free at once; the answer says until when the old holder may still consider itself the holder.
+    The holder finds out at its next renewal, and stops. An expired lease is removed. With --now the lock is free at
+    once; the output says until when the old holder may still consider itself the holder.
     """
     named = parse_lock_url(url)
     if not reason.strip():
@@ -123,9 +125,9 @@ def _print_result(key: str, broken: BreakResult | None, reason: str, by: str, *,
 
 
 def _revoked_before(key: str, held: LockInfo, by: str, reason: str) -> str:
-    from lockstead.cli.format import expires_epoch, second
+    from lockstead.cli.format import expires_epoch
 
-    until = second(expires_epoch(held, time.time()) if held.revoked_by is not None else None)
+    until = date_text(expires_epoch(held, time.time()) if held.revoked_by is not None else None)
     free = "one ttl after that" if until is None else f"soon after {until}"
     return (
         f"{plain(key)} is revoked already, by {plain(by)}: {plain(reason)}. Nothing was changed. If its holder is "
@@ -136,7 +138,8 @@ def _revoked_before(key: str, held: LockInfo, by: str, reason: str) -> str:
 def _message(key: str, broken: BreakResult) -> str:
     if broken.max_overlap == 0:
         return f"{key} is removed: its lease had expired, and the lock is free"
-    until = instant(broken.overlap_until_epoch)
+    # rounded up: the holder may consider itself the holder until that instant
+    until = None if broken.overlap_until_epoch is None else date_text(math.ceil(broken.overlap_until_epoch))
     until_when = (
         "the holder for an unknown time (its record names no ttl)"
         if until is None

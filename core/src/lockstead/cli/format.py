@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lockstead.cli.exits import plain
 from lockstead.cli.output import instant
+from lockstead.reading import date_text
 from lockstead.runtime.engine import duration_text
 from lockstead.values import Sequencer
 
@@ -31,6 +32,10 @@ FACTS: Final = (
     *("expected", "alert_at", "overdue_for", "token", "sequencer", "incarnation"),
     *("host", "pid", "where", "backtrace", "revoked_by", "revoke_reason", "decode_error"),
 )
+"""The keys of a lock in JSON, in order."""
+
+ENTRY_FACTS: Final = ("key", "at", "what", "by", "reason", "owner", "holder", "incarnation", "token")
+"""The keys of an audit entry in JSON, in order."""
 
 
 def state_of(held: LockInfo | None, now: float) -> str:
@@ -75,36 +80,22 @@ def overdue_for(held: LockInfo, now: float) -> float | None:
 
 def facts(key: str, held: LockInfo | None, now: float) -> dict[str, Any]:
     """Return a lock for JSON: always the same keys, null for what is unknown or does not apply. Durations: seconds."""
-    said: dict[str, Any] = {**dict.fromkeys(FACTS), "key": key, "state": state_of(held, now)}
-    if held is None:
-        return said
-    return said | {
-        "foreign": held.is_foreign,
-        "owner": held.owner,
-        "holder": held.holder,
-        "purpose": held.purpose,
-        "progress": held.progress,
-        "labels": dict(held.labels),
-        "acquired_at": instant(held.acquired_epoch),
-        "held_for": _rounded(held_for(held, now)),
-        "expires_at": instant(expires_epoch(held, now)),
-        "time_left": _rounded(time_left(held, now)),
-        "ttl": held.ttl,
-        "age": _rounded(held.age),
-        "expected": held.expected,
-        "alert_at": instant(held.alert_epoch),
-        "overdue_for": _rounded(overdue_for(held, now)),
-        "token": held.token,
-        "sequencer": None if held.token is None else str(Sequencer(held.key, held.token)),
-        "incarnation": held.incarnation,
-        "host": held.host,
-        "pid": held.pid,
-        "where": held.where,
-        "backtrace": held.backtrace,
-        "revoked_by": held.revoked_by,
-        "revoke_reason": held.revoke_reason,
-        "decode_error": held.decode_error,
-    }
+    computed: dict[str, Any] = {"key": key, "state": state_of(held, now)}
+    if held is not None:
+        computed |= {
+            "foreign": held.is_foreign,
+            "labels": dict(held.labels),
+            "acquired_at": instant(held.acquired_epoch),
+            "held_for": _rounded(held_for(held, now)),
+            "expires_at": instant(expires_epoch(held, now)),
+            "time_left": _rounded(time_left(held, now)),
+            "age": _rounded(held.age),
+            "alert_at": instant(held.alert_epoch),
+            "overdue_for": _rounded(overdue_for(held, now)),
+            "sequencer": None if held.token is None else str(Sequencer(held.key, held.token)),
+        }
+    # the other facts are attributes of the same name
+    return {name: computed[name] if name in computed else held and getattr(held, name) for name in FACTS}
 
 
 def waiting_facts(waiting: Sequence[Contender] | None, now: float) -> list[dict[str, Any]] | None:
@@ -133,17 +124,7 @@ def _rounded(duration: float | None) -> float | None:
 
 def entry_facts(entry: AuditEntry) -> dict[str, Any]:
     """Return an audit entry for JSON."""
-    return {
-        "key": entry.key,
-        "at": instant(entry.at_epoch),
-        "what": entry.what,
-        "by": entry.by,
-        "reason": entry.reason,
-        "owner": entry.owner,
-        "holder": entry.holder,
-        "incarnation": entry.incarnation,
-        "token": entry.token,
-    }
+    return {name: instant(entry.at_epoch) if name == "at" else getattr(entry, name) for name in ENTRY_FACTS}
 
 
 # --- for people -----------------------------------------------------------------------------------------------------
@@ -228,14 +209,8 @@ def _ago(duration: float | None) -> str | None:
 
 def _with(epoch: float | None, words: str | None) -> str | None:
     """Return an instant followed by its explanation; either may be unknown."""
-    at = second(epoch)
+    at = date_text(epoch)
     return f"{at} ({words})" if at and words else at or words
-
-
-def second(epoch: float | None) -> str | None:
-    """Return an instant to the second, for people."""
-    exact = instant(epoch)
-    return None if exact is None else f"{exact[:10]} {exact[11:19]} UTC"
 
 
 def _short(duration: float) -> str:
@@ -264,7 +239,7 @@ LOCK_WORDS: Final = ("OWNER", "PURPOSE")
 
 def entry_row(entry: AuditEntry) -> list[str]:
     """Return an audit entry as a row of the history."""
-    said = [second(entry.at_epoch) or "", entry.key, entry.what, entry.by, entry.reason, entry.owner]
+    said = [date_text(entry.at_epoch) or "", entry.key, entry.what, entry.by, entry.reason, entry.owner]
     return [*(plain(text) for text in said), "" if entry.token is None else str(entry.token)]
 
 

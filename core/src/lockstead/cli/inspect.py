@@ -37,7 +37,7 @@ Exit codes: 0 shown, whether it is held or free, or
 @click.option("--exit-code", is_flag=True, help="Exit with 75 if it is held.")
 @as_json()
 def inspect(url: str, exit_code: bool, json: bool) -> int:
-    """Show who holds the lock at URL, since when, why, until when; and who waits, where the store keeps a queue."""
+    """Show who holds the lock at URL, since when, why, until when; and who waits, if the store keeps a queue."""
     from lockstead.stores.port import ShowsQueue
 
     named = parse_lock_url(url)

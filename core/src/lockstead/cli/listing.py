@@ -29,7 +29,7 @@ Exit codes: 0 shown, or
 def list_locks(url: str, json: bool) -> int:
     """Show every lock of the store at URL, overdue ones first.
 
-    URL is a store's; with '#key' behind it, only that lock is shown. A record that cannot be read (damaged, not ours,
+    URL is a store's; with '#key' at its end, only that lock is shown. A record that cannot be read (damaged, not ours,
     of a newer version) is shown as such.
     """
     place = store_at(url)

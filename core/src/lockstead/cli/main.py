@@ -24,22 +24,19 @@ from lockstead.cli.output import out_json
 
 COMMANDS: Final = {
     "acquire": ("acquire:acquire", "Acquire a lock for several steps; print its ticket."),
-    "bench": ("bench.command:bench", "Measure what a lock costs on a store, compared with the bare requests."),
-    "break": (
-        "breaking:break_lease",
-        "Revoke the lease on a lock, or remove it at once.",
-    ),
+    "bench": ("bench.command:bench", "Measure what a lock costs on a store."),
+    "break": ("breaking:break_lease", "Revoke the lease on a lock, or remove it at once."),
     "completion": ("completion:completion", "Print the script that completes `lockstead` in a shell."),
-    "doctor": ("doctor.command:doctor", "Examine a store in place; report each problem."),
+    "doctor": ("doctor.command:doctor", "Examine a store; report each problem."),
     "history": ("history:history", "Show who broke which lease, when and why."),
     "inspect": ("inspect:inspect", "Show who holds a lock, since when, why, until when."),
     "list": ("listing:list_locks", "Show every lock of a store, overdue ones first."),
     "release": ("release:release", "Release the lease that a ticket names."),
     "renew": ("renew:renew", "Extend the lease that a ticket names by its ttl."),
     "run": ("run:run", "Hold a lock while a command runs."),
-    "wait": ("wait:wait", "Wait until a lock is free; never acquires it."),
+    "wait": ("wait:wait", "Wait until a lock is free, without acquiring it."),
 }
-"""The subcommands: place below `lockstead.cli` (module:name), and line in the help."""
+"""The subcommands: place below `lockstead.cli` (module:name), and description in the help."""
 
 
 EPILOG: Final = """\b
@@ -95,7 +92,7 @@ class Commands(click.Group):
     is_eager=True,
     expose_value=False,
     callback=lambda _context, _option, is_asked: logging.basicConfig(level=logging.DEBUG) if is_asked else None,
-    help="Show what client libraries log, and where it failed; secrets may be among it.",
+    help="Show tracebacks, and the logs of client libraries, which may contain secrets.",
 )
 def cli() -> None:
     """Distributed locks for work that runs in many places at once."""

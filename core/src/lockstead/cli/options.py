@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -17,7 +17,7 @@ from lockstead.cli.exits import say
 from lockstead.registry import Target, target
 from lockstead.settings import Settings
 from lockstead.stores import url as urls
-from lockstead.values import TICKET_CHARACTERS_MAX, LeaseTicket
+from lockstead.values import TICKET_CHARACTERS_MAX, LeaseTicket, seconds
 
 if TYPE_CHECKING:
     from lockstead.lock import Client
@@ -26,20 +26,44 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def time_option(name: str, text: str, **more: Any) -> Callable[[F], F]:
+    """Add an option whose value is a duration, converted to seconds. text: its help."""
+    return click.option(name, metavar="TIME", callback=_in_seconds, help=text, **more)
+
+
+def _in_seconds(_context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    return None if value is None else seconds(value, option.opts[0])
+
+
+def ttl_option(default: str) -> Callable[[F], F]:
+    """Add the option `--ttl`."""
+    return time_option("--ttl", f"How long the lease lives without renewal. Default: {default}.")
+
+
+timeout_option: Final = time_option("--timeout", "Maximum time to wait (0: try once). Default: wait forever.")
+verbose_option: Final = click.option(
+    "-v", "--verbose", is_flag=True, help="Print progress even if standard error is not a terminal."
+)
+
+
 def as_json(what: str = "one JSON object") -> Callable[[F], F]:
     """Add the option `--json`; `what` describes the output."""
     return click.option("--json", "json", is_flag=True, help=f"Print {what} and nothing else.")
 
 
-def metadata_options(function: F) -> F:
-    """Add the options of a lock's metadata: purpose, owner, labels."""
-    for option in (
-        click.option("--label", "labels", metavar="K=V", multiple=True, help="Stored with the lock; may be repeated."),
-        click.option("--owner", metavar="TEXT", help="Owner name shown to waiters. Default: host/pid."),
-        click.option("--purpose", metavar="TEXT", help="Reason shown to waiters."),
-    ):
-        function = option(function)
-    return function
+def metadata_options(purpose: str = "Reason shown to waiters.") -> Callable[[F], F]:
+    """Add the options of a lock's metadata: purpose (with this help), owner, labels."""
+
+    def add(function: F) -> F:
+        for option in (
+            click.option("--label", "labels", metavar="K=V", multiple=True, help="Label to store; may be repeated."),
+            click.option("--owner", metavar="TEXT", help="Owner name shown to waiters. Default: host/pid."),
+            click.option("--purpose", metavar="TEXT", help=purpose),
+        ):
+            function = option(function)
+        return function
+
+    return add
 
 
 def ticket_and_store(function: F) -> F:
@@ -112,7 +136,7 @@ def warn_of_place(client: Client) -> None:
 def settings_of(named: Target, given: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
     """Return the settings of a lock: those of its URL, overridden by options."""
     wanted = {**given, "labels": parse_labels(labels)}
-    return {**named.settings, **{name: value for name, value in wanted.items() if value}}
+    return {**named.settings, **{name: value for name, value in wanted.items() if value not in (None, "", {})}}
 
 
 def parse_labels(labels: Sequence[str]) -> dict[str, str]:

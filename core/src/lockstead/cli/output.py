@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 from lockstead.cli.exits import Exit, Failed
+from lockstead.reading import on_calendar
 
 
 def out(text: str) -> None:
@@ -63,14 +64,12 @@ def wants_colours(stream: TextIO | None) -> bool:
 def instant(epoch: float | None) -> str | None:
     """Return seconds since the epoch as ISO 8601 in UTC, to the millisecond; None if unknown or out of range.
 
-    Not by pendulum, whose import takes longer than all the rest of `lockstead inspect`.
+    For programs; people are shown `reading.date_text`.
     """
+    epoch = on_calendar(epoch)
     if epoch is None:
         return None
-    try:
-        return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    except (OverflowError, OSError, ValueError):
-        return None
+    return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _open_output() -> TextIO:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from lockstead import unclean
 from lockstead.cli.exits import say
+from lockstead.errors import StoreError
 from lockstead.events import (
     Acquired,
     Attached,
@@ -26,12 +27,27 @@ from lockstead.events import (
 from lockstead.runtime.engine import duration_text
 from lockstead.values import PreviousLease
 
+if TYPE_CHECKING:
+    from lockstead.lease import Lease
+
 
 def warn_of_unclean(key: str, before: PreviousLease) -> None:
     """Print that the previous lease did not end cleanly."""
     found = unclean.last(key, before)
     if found is not None:
         say(f"{found}; check what it left")
+
+
+def give_back(lease: Lease, *, unused: bool) -> None:
+    """Release a lease; print that it was not released. unused: the next holder sees the same previous lease."""
+    try:
+        lease.release(unused=unused)
+    except StoreError as error:
+        _say_not_released(lease.key, error)
+
+
+def _say_not_released(key: str, error: BaseException) -> None:
+    say(f"{key!r} was not released; its ttl will free it: {error}")
 
 
 class ProgressListener:
@@ -78,7 +94,7 @@ class ProgressListener:
                 if self._verbose:
                     say(f"released {event.key!r}" if event.removed else f"{event.key!r}: {event.detail}")
             case ReleaseFailed() | CallbackFailed():
-                say(f"{event.key!r} was not released, the ttl frees it: {event.error}")
+                _say_not_released(event.key, event.error)
             case Lost() | Attached() | Detached() | LeaseDropped():
                 pass  # the command prints a loss itself
             case _:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from lockstead.cli.exits import Exit, Failed
-from lockstead.cli.options import as_json, opened, ticket_and_store, ticket_at
+from lockstead.cli.options import as_json, opened, ticket_and_store, ticket_at, time_option
 from lockstead.cli.output import out, out_json
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ Exit codes: 0 released by this call, or
 
 @click.command(epilog=EPILOG)
 @ticket_and_store
-@click.option("--drain", metavar="TIME", help="How long to wait for attached members. Default: about its ttl.")
+@time_option("--drain", "How long to wait for attached members. Default: about its ttl.")
 @as_json()
-def release(ticket: str | None, store: str | None, drain: str | None, json: bool) -> int:
+def release(ticket: str | None, store: str | None, drain: float | None, json: bool) -> int:
     """Release the lease that a ticket names.
 
-    TICKET is what 'lockstead acquire' printed; '-' reads it from standard input; without one, LOCKSTEAD_TICKET counts.
-    Waits for processes that have attached to the lease.
+    TICKET is what 'lockstead acquire' printed; '-' reads it from standard input. Default: LOCKSTEAD_TICKET.
+    Waits for the processes that are attached to the lease.
     """
     said, named = ticket_at(ticket, store)
     # `run` exports both, and its own process works under the lease until the command has ended

@@ -10,6 +10,7 @@ import click
 from lockstead.cli.exits import Exit
 from lockstead.cli.options import as_json, opened, ticket_and_store, ticket_at
 from lockstead.cli.output import instant, out, out_json
+from lockstead.reading import date_text
 
 EPILOG: Final = """\b
 Examples:
@@ -31,22 +32,22 @@ Exit codes: 0 renewed, or
 def renew(ticket: str | None, store: str | None, progress: str | None, json: bool) -> int:
     """Extend the lease that a ticket names by its ttl.
 
-    TICKET is what 'lockstead acquire' printed; '-' reads it from standard input; without one, LOCKSTEAD_TICKET counts.
-    An expired lease is extended if the lock was not acquired since.
+    TICKET is what 'lockstead acquire' printed; '-' reads it from standard input. Default: LOCKSTEAD_TICKET.
+    An expired lease is extended if the lock has not been acquired since.
     """
     said, named = ticket_at(ticket, store)
     with opened(named) as client:
         time_left = client.renew(said, progress=progress)
-    renew_before = instant(time.time() + time_left)
+    renew_before = time.time() + time_left
     if json:
         fields = {
             "key": said.key,
             "holder": said.holder,
             "ttl": said.ttl,
             "time_left": round(time_left, 3),
-            "renew_before": renew_before,
+            "renew_before": instant(renew_before),
         }
         out_json(fields)
     else:
-        out(f"{said.key} is renewed; renew it again before {renew_before}")
+        out(f"{said.key} is renewed; renew it again before {date_text(renew_before)}")
     return Exit.OK

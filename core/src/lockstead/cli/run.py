@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,10 +18,19 @@ from typing import Final
 import click
 
 from lockstead.cli.exits import Exit, Failed, of_status, say
-from lockstead.cli.options import parse_lock_url, settings_of, warn_of_place
-from lockstead.cli.progress import ProgressListener, warn_of_unclean
+from lockstead.cli.options import (
+    metadata_options,
+    parse_lock_url,
+    settings_of,
+    time_option,
+    timeout_option,
+    ttl_option,
+    verbose_option,
+    warn_of_place,
+)
+from lockstead.cli.progress import ProgressListener, give_back, warn_of_unclean
 from lockstead.cli.section import Ended, Limits, Section
-from lockstead.cli.signals import ENDING, Interrupted, Signals
+from lockstead.cli.signals import ENDING, interruptible
 from lockstead.cli.terminal import Terminal
 from lockstead.errors import NotAcquired, StoreError
 from lockstead.lease import Lease
@@ -34,7 +42,6 @@ from lockstead.stores import url as urls
 from lockstead.stores.port import StoreUrl
 from lockstead.supervise.messages import now
 from lockstead.urls import handed_on
-from lockstead.values import seconds
 
 GRACE: Final = 10.0
 GRACE_SHARE: Final = 0.625
@@ -58,61 +65,62 @@ Exit codes: the command's own (128 + n if signal n ended it), or
 
 
 class Run(click.Command):
-    """Reports a missing `--` if an option of the command would be parsed as one of `lockstead run`."""
+    """Reports a missing URL, which is parsed as a missing command, and a missing `--` or command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments."""
         given = list(args)
         failure: click.UsageError | None = None
+        rest: list[str] = []
         try:
             rest = super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
+        except (click.NoSuchOption, click.MissingParameter) as error:
             failure = error
         command = ctx.params.get("command") or ()
-        behind = given[given.index(command[0]) :] if command and command[0] in given else ()
-        if "--" not in given and (failure or any(word.startswith("-") for word in behind)):
-            raise click.UsageError(
-                "put '--' before the command, or its options are parsed as ours: lockstead run URL -- CMD",
-                ctx,
-            ) from None
+        is_unknown = isinstance(failure, click.NoSuchOption)
+        if "--" in given:
+            if not is_unknown and len(command) < len(given) - given.index("--") - 1:
+                raise click.UsageError("the lock's URL is missing: lockstead run URL -- CMD", ctx) from None
+        else:
+            behind = given[given.index(command[0]) :] if command and command[0] in given else ()
+            if is_unknown or any(word.startswith("-") for word in behind):
+                raise click.UsageError(
+                    "put '--' before the command, or its options are parsed as ours: lockstead run URL -- CMD", ctx
+                ) from None
         if failure is not None:
-            raise failure
+            is_url_alone = ctx.params.get("url") is not None
+            raise click.UsageError("the command is missing: lockstead run URL -- CMD", ctx) if is_url_alone else failure
         return rest
 
 
 @click.command(cls=Run, epilog=EPILOG)
 @click.argument("url")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD [ARGS]...")
-@click.option("--timeout", metavar="TIME", help="Maximum wait for the lock (0: try once). Default: wait forever.")
-@click.option("--ttl", metavar="TIME", help="How long the lease lives without renewal. Default: 5m.")
-@click.option("--purpose", metavar="TEXT", help="Reason shown to waiters. Default: the command's name.")
-@click.option("--owner", metavar="TEXT", help="Owner name shown to waiters. Default: host/pid.")
-@click.option(
-    "--label", "labels", metavar="K=V", multiple=True, help="A label to store with the lock; may be repeated."
-)
-@click.option(
-    "--grace", metavar="TIME", help="From SIGTERM to SIGKILL when the command is stopped. Default: 10s or less."
-)
+@timeout_option
+@ttl_option("5m")
+@metadata_options("Reason shown to waiters. Default: the command's name.")
+@time_option("--grace", "Time from SIGTERM to SIGKILL when the command is stopped. Default: 10s or less.")
 @click.option(
     "-E",
     "--conflict-exit-code",
     "conflict",
     type=click.IntRange(0, 255),
     default=int(Exit.NOT_ACQUIRED),
+    metavar="N",
     show_default=True,
-    help="Exit with this if the lock was not acquired.",
+    help="Exit code if the lock was not acquired.",
 )
 @click.option("--no-ticket", is_flag=True, help="Export no LOCKSTEAD_TICKET; saves the store some requests.")
-@click.option("-v", "--verbose", is_flag=True, help="Print progress even if standard error is not a terminal.")
+@verbose_option
 def run(
     url: str,
     command: Sequence[str],
-    timeout: str | None,
-    ttl: str | None,
+    timeout: float | None,
+    ttl: float | None,
     purpose: str | None,
     owner: str | None,
     labels: Sequence[str],
-    grace: str | None,
+    grace: float | None,
     conflict: int,
     no_ticket: bool,
     verbose: bool,
@@ -127,29 +135,23 @@ def run(
     wanted.setdefault("purpose", f"run {Path(command[0]).name}")
     settings = Settings.make(**wanted)
     limits = stop_limits(settings, grace)
-    limit = None if timeout is None else seconds(timeout, "timeout")
-    if limit is None:
+    if timeout is None:
         _warn_of_nesting(target.key, urls.parse_lock(url))
-    signals = Signals()
-    section = Section(found(command[0]), list(command), signals, Terminal())
-    signals.install()
-    try:
+    path = found(command[0])
+    with interruptible(f"the wait for {target.key!r}") as signals:
+        section = Section(path, list(command), signals, Terminal())
         section.open()
         try:
             began = time.monotonic()
             listener = ProgressListener(verbose=verbose, on_granted=signals.granted, on_renewed=section.renewed)
             with Client(urls.open_store(target.store), listener=listener) as client:
                 client._engine.warn_once(target.key, settings)
-                lease = _acquired(client.lock(target.key, **wanted), limit, conflict, began)
+                lease = _acquired(client.lock(target.key, **wanted), timeout, conflict, began)
                 warn_of_unclean(lease.key, lease.previous_lease)
                 warn_of_place(client)
                 return _hold(lease, urls.parse_lock(url), section, limits, ticket=not no_ticket)
         finally:
             section.close()
-    except Interrupted as interrupted:
-        signals.ended()
-        say(f"{signal.Signals(interrupted.number).name} ended the wait for {target.key!r}")
-        return Exit.SIGNALLED + interrupted.number
 
 
 def _warn_of_nesting(key: str, store: StoreUrl) -> None:
@@ -174,11 +176,11 @@ def _hold(lease: Lease, store: StoreUrl, section: Section, limits: Limits, *, ti
     try:
         exports = _exports(lease, store, ticket=ticket)
     except (StoreError, NotAcquired):
-        _give_back(lease, unused=True)
+        give_back(lease, unused=True)
         raise
     ending = [number for number in section.signals.taken() if number in ENDING]
     if ending:
-        _give_back(lease, unused=True)
+        give_back(lease, unused=True)
         return Exit.SIGNALLED + ending[0]
     # the clock is read first: a pause in between makes the deadline earlier, never later
     at = now()
@@ -189,7 +191,7 @@ def _hold(lease: Lease, store: StoreUrl, section: Section, limits: Limits, *, ti
         return Exit.UNSURE
     if ended.was_lost or not lease.is_held:
         section.stop(f"{lease.lost_error()}; {name} has ended")
-    _give_back(lease, unused=ended.failure is not None)
+    give_back(lease, unused=ended.failure is not None)
     return _code(ended, name)
 
 
@@ -202,13 +204,6 @@ def _code(ended: Ended, name: str) -> int:
         missing = ended.failure == ENOENT
         raise Failed(Exit.NOT_FOUND if missing else Exit.NOT_EXECUTABLE, f"{name}: {os.strerror(ended.failure)}")
     return of_status(ended.status or 0)
-
-
-def _give_back(lease: Lease, *, unused: bool) -> None:
-    try:
-        lease.release(unused=unused)
-    except StoreError as error:
-        say(f"{lease.key!r} was not released, the ttl frees it: {error}")
 
 
 def _exports(lease: Lease, store: StoreUrl, *, ticket: bool) -> dict[str, str]:
@@ -243,11 +238,11 @@ def _is_file(path: Path) -> bool:
     return False
 
 
-def stop_limits(settings: Settings, grace: str | None) -> Limits:
+def stop_limits(settings: Settings, grace: float | None) -> Limits:
     """Return the times of a stop, which fit between loss and deadline; ValueError if the grace is too long."""
     longest = settings.abort_margin * GRACE_SHARE
     reserve = min(settings.abort_margin * RESERVE_SHARE, RESERVE_MAX)
-    wanted = min(GRACE, longest) if grace is None else seconds(grace, "grace")
+    wanted = min(GRACE, longest) if grace is None else grace
     if wanted > longest * (1 + 1e-9):
         margin = math.ceil(wanted / GRACE_SHARE * 100) / 100
         room = settings.ttl * (1 - settings.drift) - time_for_failures(settings.renew_every, settings.max_failures)

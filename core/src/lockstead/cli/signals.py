@@ -89,13 +89,13 @@ class Signals:
 
 
 @contextmanager
-def waiting_for(key: str) -> Iterator[Signals]:
-    """Raise Failed for a signal that would end the process while it waits for a lock."""
+def interruptible(what: str) -> Iterator[Signals]:
+    """Raise Failed for a signal that would end the process. what: the noun for the message, such as "the wait"."""
     signals = Signals()
     signals.install()
     try:
         yield signals
     except Interrupted as interrupted:
         signals.ended()
-        line = f"{signal.Signals(interrupted.number).name} ended the wait for {key!r}"
+        line = f"{signal.Signals(interrupted.number).name} ended {what}"
         raise Failed(Exit.SIGNALLED + interrupted.number, line) from None

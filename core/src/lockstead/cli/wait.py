@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from lockstead.cli.exits import Exit
-from lockstead.cli.options import as_json, opened, parse_lock_url, warn_of_place
+from lockstead.cli.options import as_json, opened, parse_lock_url, timeout_option, verbose_option, warn_of_place
 from lockstead.cli.output import out_json
-from lockstead.cli.signals import waiting_for
+from lockstead.cli.signals import interruptible
 from lockstead.settings import Settings
-from lockstead.values import Name, seconds
+from lockstead.values import Name
 
 if TYPE_CHECKING:
     from lockstead.protocol.waiting import Found
@@ -32,21 +32,20 @@ Exit codes: 0 it is free, or was a moment ago, or
 
 @click.command(epilog=EPILOG)
 @click.argument("url")
-@click.option("--timeout", metavar="TIME", help="Maximum time to wait (0: check once). Default: wait forever.")
-@click.option("-v", "--verbose", is_flag=True, help="Print waiting even if standard error is not a terminal.")
+@timeout_option
+@verbose_option
 @as_json()
-def wait(url: str, timeout: str | None, verbose: bool, json: bool) -> int:
-    """Wait until the lock at URL is free; never takes it.
+def wait(url: str, timeout: float | None, verbose: bool, json: bool) -> int:
+    """Wait until the lock at URL is free, without acquiring it.
 
-    Free is a hint: a process that needs the lock must acquire it ('acquire', 'run'), and may find it taken again.
+    Only a hint: to use the lock, acquire it ('acquire', 'run'); another process may be faster.
     """
     named = parse_lock_url(url)
     settings = Settings.make(**named.settings)
-    limit = None if timeout is None else seconds(timeout, "timeout")
-    with waiting_for(named.key), opened(named.store, verbose=verbose) as client:
+    with interruptible(f"the wait for {named.key!r}"), opened(named.store, verbose=verbose) as client:
         engine = client._engine
         began_at = engine.clock.now()
-        found = _until_free(engine, named.key, settings, limit)
+        found = _until_free(engine, named.key, settings, timeout)
         waited = engine.clock.now() - began_at
         warn_of_place(client)
     if json:
@@ -58,14 +57,14 @@ def wait(url: str, timeout: str | None, verbose: bool, json: bool) -> int:
     from lockstead.protocol.acquire import Contended
 
     seen = Contended(found.status.record if found.status else None)
-    raise engine.not_acquired(Name(named.key), seen, waited, has_waited=limit != 0)
+    raise engine.not_acquired(Name(named.key), seen, waited, has_waited=timeout != 0)
 
 
-def _until_free(engine: Engine, key: str, settings: Settings, limit: float | None) -> Found:
+def _until_free(engine: Engine, key: str, settings: Settings, timeout: float | None) -> Found:
     from lockstead import operations
     from lockstead.lease import converse
 
-    script, limits = operations.freed(engine, key, settings, limit)
+    script, limits = operations.freed(engine, key, settings, timeout)
     return converse(engine, settings, script, limits)
 
 

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from typing import Any, Final
 
 import click
 
-from lockstead.cli.bench import measures
-from lockstead.cli.bench.keys import Keys
 from lockstead.cli.bench.measures import Bench, Measure
-from lockstead.cli.bench.peer import Peer, ProcessPeer, ThreadPeer
 from lockstead.cli.doctor.figures import in_short, percentile
 from lockstead.cli.doctor.prober import Prober
-from lockstead.cli.exits import Exit, Failed
-from lockstead.cli.options import as_json, opened, settings_in
+from lockstead.cli.exits import Exit
+from lockstead.cli.options import as_json, opened, settings_in, time_option
 from lockstead.cli.output import out, out_json
-from lockstead.cli.signals import Interrupted, Signals
+from lockstead.cli.signals import Interrupted, interruptible
 from lockstead.cli.table import out_table
 from lockstead.runtime.clock import SYSTEM_CLOCK
 from lockstead.stores import url as urls
 from lockstead.stores.port import StoreUrl
-from lockstead.values import seconds
 
-TTL: Final = "60s"
+TTL: Final = 60.0
 """Short, so that records expire soon even if the clean-up is killed; no store recommends a longer ttl."""
 
 LATE: Final = 60.0
@@ -43,8 +37,8 @@ Examples:
   lockstead bench --json sqlite:///locks.db
 
 \b
-cycle: take a free lock and give it back. renewal: of a lease that is held.
-hand-over: from the release of one process until the next one, which waits,
+cycle: acquire a free lock and release it. renewal: of a lease that is held.
+hand-over: from the release by one client until the next one, which waits,
 has the lock. FLOOR: the fewest requests that could do it, by the same client.
 TIMES: p50 over the floor's.
 
@@ -58,31 +52,30 @@ Exit codes: 0 measured, or
 @click.command(epilog=EPILOG)
 @click.argument("url")
 @click.option(
-    "--count", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many of each at most."
+    "--count",
+    type=click.IntRange(1, 10_000),
+    default=20,
+    metavar="N",
+    show_default=True,
+    help="Maximum number of samples of each.",
 )
-@click.option("--limit", metavar="TIME", default="30s", show_default=True, help="Start no measurement after this time.")
+@time_option("--limit", "Start no measurement after this time.", default="30s", show_default=True)
 @as_json()
-def bench(url: str, count: int, limit: str, json: bool) -> int:
+def bench(url: str, count: int, limit: float, json: bool) -> int:
     """Measure what a lock costs on the store at URL, under fresh random keys that are removed afterwards.
 
-    Settings of the URL are those of the locks; a key in it is left aside. Half as many hand-overs as cycles.
+    Settings in the URL apply to the locks; a key in it is ignored. Half as many hand-overs as cycles.
     """
     parsed = urls.resolved(urls.parse_store(url))
     settings = {"ttl": TTL, **settings_in(parsed)}
-    bound = seconds(limit, "limit")
-    signals = Signals()
-    signals.install()
-    try:
-        found, counts = measured(parsed, settings, count, bound)
-    except Interrupted as interrupted:
-        line = f"{signal.Signals(interrupted.number).name} ended the measurement"
-        raise Failed(Exit.SIGNALLED + interrupted.number, line) from None
+    with interruptible("the measurement"):
+        found, counts = measured(parsed, settings, count, limit)
     if json:
         out_json(document(urls.printable(parsed), found, counts))
     else:
         out_table(HEADS, [row(measure) for measure in found])
-        told = ", ".join(f"{number} {command}" for command, number in counts.items())
-        out(f"a cycle is {sum(counts.values())} requests: {told}")
+        listed = ", ".join(f"{number} {command}" for command, number in counts.items())
+        out(f"a cycle is {sum(counts.values())} requests: {listed}")
     return Exit.OK
 
 
@@ -90,40 +83,29 @@ def measured(
     parsed: StoreUrl, settings: Mapping[str, Any], count: int, limit: float
 ) -> tuple[list[Measure], Mapping[str, int]]:
     """Open the store, measure, and always clean up. Return the measures, and the requests of a cycle by command."""
-    keys = Keys()
-    given = {**settings, "owner": keys.owner}
-    # the client gets its own store, which it closes; the clean-up uses this one
-    store = urls.open_store(parsed)
     began_at = SYSTEM_CLOCK.now()
-    prober = Prober(store, CLEAN_LIMIT, began_at + limit + LATE)
+    # each client gets its own store, which it closes; the bare requests and the clean-up use this one
+    store = urls.open_store(parsed)
+    bench = Bench(store, Prober(store, CLEAN_LIMIT, began_at + limit + LATE), settings, count, began_at, limit)
     try:
         with opened(parsed) as client:
-            bench = Bench(store, client, prober, keys, given, count, began_at, limit)
-            counts = measures.requests(bench)
-            cycles = measures.cycles(bench)
-            renewals = measures.renewals(bench)
-            with closing(_peer(parsed, given)) as peer:
-                hand_overs = measures.hand_overs(bench, peer, cycles.floor)
-        return [cycles, renewals, hand_overs], counts
+            counts = bench.requests()
+            cycles = bench.cycles(client)
+            renewals = bench.renewals(client)
+            return [cycles, renewals, bench.hand_overs(client, urls.open_store(parsed), cycles.floor)], counts
     finally:
         try:
-            _clean(keys, prober)
+            _clean(bench)
         finally:
             store.close()
 
 
-def _peer(parsed: StoreUrl, settings: Mapping[str, Any]) -> Peer:
-    return (ProcessPeer if urls.spans_processes(parsed.text) else ThreadPeer)(parsed.text, settings)
-
-
-def _clean(keys: Keys, prober: Prober) -> None:
+def _clean(bench: Bench) -> None:
     try:
-        keys.clean(prober.store, CLEAN_LIMIT)
-        prober.clean()
+        bench.clean(CLEAN_LIMIT)
     except Interrupted:
         # only the first signal interrupts; the remaining clean-up is short and bounded
-        keys.clean(prober.store, CLEAN_LIMIT)
-        prober.clean()
+        bench.clean(CLEAN_LIMIT)
         raise
 
 

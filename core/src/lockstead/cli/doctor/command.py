@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from collections.abc import Generator, Iterator, Mapping
@@ -15,10 +14,10 @@ from lockstead.cli.doctor import figures
 from lockstead.cli.doctor.prober import KEY, PAUSES, Prober
 from lockstead.cli.doctor.promises import tried
 from lockstead.cli.doctor.report import document, is_usable, line, summary
-from lockstead.cli.exits import Exit, Failed
-from lockstead.cli.options import as_json, settings_in
+from lockstead.cli.exits import Exit
+from lockstead.cli.options import as_json, settings_in, time_option
 from lockstead.cli.output import out, out_json, wants_colours
-from lockstead.cli.signals import Interrupted, Signals
+from lockstead.cli.signals import Interrupted, interruptible
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.protocol.commands import Command, Create, Read, Remove, Snapshot
 from lockstead.runtime.clock import SYSTEM_CLOCK
@@ -26,7 +25,7 @@ from lockstead.settings import Settings
 from lockstead.stores import url as urls
 from lockstead.stores.examination import Finding, Guarantee, Severity
 from lockstead.stores.port import Store, StoreUrl, SupportsDiagnostics
-from lockstead.values import Name, seconds
+from lockstead.values import Name
 
 SAMPLES: Final = 10
 """Number of times each command is timed."""
@@ -42,12 +41,12 @@ Examples:
   lockstead doctor --json sqlite:///locks.db
 
 \b
-Severities: ok; note: worth knowing; warning: will hurt some day;
-failure: locks do not work here.
+Severities: ok; note: no action needed; warning: locks work, but trouble is
+likely; failure: locks do not work here.
 
 \b
-Exit codes: 0 usable, with warnings or without, or
-  64 wrong usage      69 a failure was found, or there is no store
+Exit codes: 0 usable, perhaps with warnings, or
+  64 wrong usage      69 a failure was found
   128 + n signal n ended it, and what was written is removed
 """
 
@@ -56,32 +55,25 @@ Exit codes: 0 usable, with warnings or without, or
 @click.argument("url")
 @as_json()
 @click.option("-q", "--quiet", is_flag=True, help="Show only notes, warnings and failures.")
-@click.option("--limit", metavar="TIME", default=LIMIT, show_default=True, help="How long one request may take.")
-def doctor(url: str, json: bool, quiet: bool, limit: str) -> int:
-    """Examine the store at URL in place and name each thing that is wrong with it.
+@time_option("--limit", "How long one request may take.", default=LIMIT, show_default=True)
+def doctor(url: str, json: bool, quiet: bool, limit: float) -> int:
+    """Examine the store at URL and report each problem.
 
-    Asks what a lock would ask, under names of its own in the reserved space, and removes them afterwards, after
-    Ctrl-C too. Locks that others hold are neither touched nor read. A key in the URL is left aside.
+    Sends the requests of a lock, under its own names in the reserved space, and removes what it wrote, also after
+    Ctrl-C. Other locks are neither changed nor read. A key in the URL is ignored.
     """
     parsed = urls.resolved(urls.parse_store(url))
     options = settings_in(parsed)
     ttl = Settings.make(**options).ttl if options else None
-    patience = seconds(limit, "limit")
-    if patience <= 0:
-        raise click.UsageError("a request needs some time: --limit must be above 0")
+    if limit <= 0:
+        raise click.UsageError("--limit must be above 0")
     guarantee = urls.opener(parsed.scheme).traits.guarantee
-    signals = Signals()
-    signals.install()
     findings: list[Finding] = []
-    try:
-        with closing(examined(parsed, patience, ttl)) as found:
-            for finding in found:
-                findings.append(finding)
-                if not json and not (quiet and finding.severity is Severity.OK):
-                    out(line(finding, colour=wants_colours(sys.stdout)))
-    except Interrupted as interrupted:
-        ended = f"{signal.Signals(interrupted.number).name} ended the examination"
-        raise Failed(Exit.SIGNALLED + interrupted.number, ended) from None
+    with interruptible("the examination"), closing(examined(parsed, limit, ttl)) as found:
+        for finding in found:
+            findings.append(finding)
+            if not json and not (quiet and finding.severity is Severity.OK):
+                out(line(finding, colour=wants_colours(sys.stdout)))
     if json:
         out_json(document(urls.printable(parsed), guarantee, findings))
     else:
@@ -167,7 +159,7 @@ def _timed(prober: Prober, command: Command[Any], took: list[float]) -> object:
 def _failed(error: StoreError) -> Finding:
     match error:
         case StoreUnavailable():
-            remedy = "see to it that the store can be reached from here: network, proxy, endpoint, credentials"
+            remedy = "make sure that the store can be reached from here: network, proxy, endpoint, credentials"
         case OutcomeUnknown():
             remedy = "run it again; if it persists, look for a proxy in front of the store"
         case _:
