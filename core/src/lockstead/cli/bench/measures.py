@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from lockstead.cli.doctor.prober import PAUSES, Prober
+from lockstead.cli.doctor.prober import PAUSES, Prober, attempts
 from lockstead.errors import OutcomeUnknown, StoreError
 from lockstead.events import LockEvent, Waiting
 from lockstead.lease import Lease
@@ -177,9 +177,8 @@ class Bench:
             return []
         if not isinstance(made[0], Snapshot):
             raise OutcomeUnknown("a record under a fresh name was there already")
-        for pause in (0.0, *PAUSES):
-            # some stores refuse a change too soon after another one; only the accepted request counts
-            time.sleep(pause)
+        for _pause in attempts():
+            # only the accepted request counts
             if sample(took, partial(self._once, Remove(name, made[0].incarnation))):
                 return [sum(took)]
         return []

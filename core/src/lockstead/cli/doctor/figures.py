@@ -58,11 +58,9 @@ def _shared(answers: Sequence[TimedAnswer]) -> Finding:
         text = "answers do not contain the store's time: a dead holder's lock is taken over only after a whole ttl"
         return Finding(Severity.WARNING, "clock", text, "see the findings on the clock above")
     if any(updated > now for updated, now in timed if updated is not None and now is not None):
-        text = (
-            "a record changed later than the store's own now: its clock was put back. Until it has caught up, a dead "
-        )
-        text += "holder's lock is taken over only after a whole ttl"
-        return Finding(Severity.WARNING, "clock", text, "let the time service slew the store's clock, never set it")
+        text = "a record changed later than the store's own now: its clock was set back. Until it has caught up, a dead"
+        remedy = "let the time service slew the store's clock, never set it"
+        return Finding(Severity.WARNING, "clock", f"{text} holder's lock is taken over only after a whole ttl", remedy)
     return Finding(Severity.OK, "clock", "the time of a change and the time of an answer are of one clock")
 
 
@@ -75,10 +73,8 @@ def _set_apart(answers: Sequence[TimedAnswer]) -> Iterator[Finding]:
     if abs(skew) <= SKEW_MAX:
         yield Finding(Severity.OK, "clock.wall", "the store's clock agrees with this machine's", figures=figures)
         return
-    text = (
-        f"the store's clock is {abs(skew):.0f} s {'behind' if skew > 0 else 'ahead of'} this machine's: one of them is "
-    )
-    text += "wrong, and if the store's is set forward, a lease that is held can be taken over early"
+    text = f"the store's clock is {abs(skew):.0f} s {'behind' if skew > 0 else 'ahead of'} this machine's; one is wrong"
+    text += ", and if the store's is set forward, a held lease can be taken over early"
     remedy = "find out which is wrong; slew the store's clock, or set it while no lock is held"
     yield Finding(Severity.WARNING, "clock.wall", text, remedy, figures)
 
@@ -90,11 +86,9 @@ def _dated(answers: Sequence[TimedAnswer], traits: Traits) -> Iterator[Finding]:
     if not written:
         return
     if len(dated) < len(answers):
-        text = (
-            f"{len(answers) - len(dated)} of {len(answers)} answers have no Date: a dead holder's lock is taken over "
-        )
+        text = f"{len(answers) - len(dated)} of {len(answers)} answers have no Date: a dead holder's lock is taken over"
         remedy = "look for a proxy that removes the Date header"
-        yield Finding(Severity.WARNING, "clock.date", text + "only after it was watched for its whole ttl", remedy)
+        yield Finding(Severity.WARNING, "clock.date", f"{text} only after it was watched for its whole ttl", remedy)
         if not dated:
             return
     else:
@@ -131,7 +125,7 @@ def _calibration(written: Sequence[TimedAnswer], traits: Traits) -> Finding:
         # a single slow reply says nothing about the clocks; the next one calibrates again
         text = f"{text}; {traits.clock_skew_max:g} s are allowed for"
         return Finding(Severity.OK, "clock.calibration", text, figures=figures)
-    remedy = "a slow way to the store, or a clock of the service (or of an emulator) that is wrong; locks stay safe"
+    remedy = "slow requests, or a wrong clock of the service (or of an emulator); locks stay safe"
     text = f"{text}: a dead holder's lock may take a whole ttl to take over"
     return Finding(Severity.WARNING, "clock.calibration", text, remedy, figures)
 
@@ -149,7 +143,7 @@ def _skew(dated: Sequence[TimedAnswer], traits: Traits) -> Finding:
     if abs(skew) <= SKEW_MAX:
         return Finding(Severity.OK, "clock.wall", "this machine's wall clock agrees with the store's", figures=figures)
     text = f"this machine's wall clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the store's"
-    remedy = "set the clock (NTP): no lock rests on it, but what people read does, and foreign holders judge by theirs"
+    remedy = "set the clock (NTP): locks do not depend on it, but displayed times and foreign programs do"
     severity = Severity.NOTE if abs(skew) <= SKEW_FAR else Severity.WARNING
     return Finding(severity, "clock.wall", text, remedy, figures)
 

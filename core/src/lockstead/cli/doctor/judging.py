@@ -5,11 +5,10 @@ Must not know which guarantee is tested.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from lockstead.cli.doctor.prober import PAUSES, Prober
+from lockstead.cli.doctor.prober import PAUSES, Prober, attempts
 from lockstead.errors import StoreError
 from lockstead.protocol.commands import Absent, Command, Conflict, Create, Read, Snapshot
 from lockstead.values import Name
@@ -27,8 +26,7 @@ def refusal(prober: Prober, command: Command[Any], before: Snapshot | Absent) ->
     """Send a command that must be refused; return what happened instead, "" if it was refused without effect."""
     name: Name = command.name  # type: ignore[attr-defined]  # every command that is to be refused names a record
     answer: object = None
-    for pause in (0.0, *PAUSES):
-        time.sleep(pause)
+    for _pause in attempts():
         answer = prober.once(command)
         seen = prober.once(Read(name))
         after = None if isinstance(seen, StoreError) else seen

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +40,16 @@ CREW: Final = 8
 CLEANING_REQUEST: Final = 5.0
 CLEANING_LIMIT: Final = 15.0
 """Seconds for one request of the clean-up, and for each of its steps."""
+
+
+def attempts() -> Iterator[float]:
+    """Sleep before each repetition of a command, since some stores refuse a change too soon after another one.
+
+    Yields the seconds slept: 0 before the first attempt.
+    """
+    for pause in (0.0, *PAUSES):
+        time.sleep(pause)
+        yield pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +240,7 @@ class Prober:
 
     def _remove(self, found: dict[Name, Snapshot]) -> None:
         def remove(name: Name) -> None:
-            for pause in (0.0, *PAUSES):
-                time.sleep(pause)
+            for _pause in attempts():
                 answer = self._quietly(Remove(name, found[name].incarnation))
                 if not isinstance(answer, StoreError) or isinstance(answer, StoreRefused):
                     return

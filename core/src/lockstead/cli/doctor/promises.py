@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from lockstead.cli.doctor.judging import created, kind, one_winner, other, refusal
-from lockstead.cli.doctor.prober import PAUSES, Prober
+from lockstead.cli.doctor.prober import Prober, attempts
 from lockstead.errors import StoreError, StoreUnavailable
 from lockstead.protocol.commands import (
     Absent,
@@ -39,13 +38,8 @@ FAILED_MAX: Final = 2
 REMEDY: Final = "locks are not safe here: use a store with this guarantee"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The result for one guarantee; broken says how it is violated, "" if it holds."""
-
-    promise: Guarantee
-    broken: str = ""
-
+Verdict: TypeAlias = tuple[Guarantee, str]
+"""A guarantee, and how it is violated, "" if it holds."""
 
 Trial: TypeAlias = Callable[[Prober], Iterator[Verdict]]
 
@@ -56,9 +50,9 @@ def tried(prober: Prober, behind: Mapping[Guarantee, str]) -> Iterator[Finding]:
     for promises, trial in TRIALS:
         told: set[Guarantee] = set()
         try:
-            for verdict in trial(prober):
-                told.add(verdict.promise)
-                yield _finding(verdict, behind)
+            for promise, broken in trial(prober):
+                told.add(promise)
+                yield _finding(promise, broken, behind.get(promise, ""))
             failed = 0
         except StoreError as error:
             yield from (_untold(promise, error) for promise in promises if promise not in told)
@@ -68,12 +62,12 @@ def tried(prober: Prober, behind: Mapping[Guarantee, str]) -> Iterator[Finding]:
                 return
 
 
-def _finding(verdict: Verdict, behind: Mapping[Guarantee, str]) -> Finding:
-    promise, by = verdict.promise, behind.get(verdict.promise, "")
-    if not verdict.broken:
+def _finding(promise: Guarantee, broken: str, by: str) -> Finding:
+    """Return the finding on a guarantee. by: the mechanism of the store behind it, if it names one."""
+    if not broken:
         return Finding(Severity.OK, promise.check, f"{promise.value} ({by})" if by else promise.value)
     blamed = f"{by} is not honoured: " if by else ""
-    return Finding(Severity.FAILURE, promise.check, f"{blamed}{verdict.broken} (needed: {promise.value})", REMEDY)
+    return Finding(Severity.FAILURE, promise.check, f"{blamed}{broken} (needed: {promise.value})", REMEDY)
 
 
 def _untold(promise: Guarantee, error: StoreError) -> Finding:
@@ -103,8 +97,8 @@ def _creates(prober: Prober) -> Iterator[Verdict]:
         broken = f"the answers were {kind(made)} and, to a Read, {kind(seen)}"
     elif not shows(seen, fields) or seen.incarnation != made.incarnation:
         broken = "a Read shows another record than was written"
-    yield Verdict(Guarantee.CREATE, broken)
-    yield Verdict(Guarantee.CREATE_PRESENT, refusal(prober, Create(name, {"n": "2"}), seen))
+    yield Guarantee.CREATE, broken
+    yield Guarantee.CREATE_PRESENT, refusal(prober, Create(name, {"n": "2"}), seen)
 
 
 def _create_race(prober: Prober) -> Iterator[Verdict]:
@@ -112,7 +106,7 @@ def _create_race(prober: Prober) -> Iterator[Verdict]:
         name = prober.fresh()
         return name, prober.race([Create(name, {"n": str(n)}) for n in range(RACERS)])
 
-    yield Verdict(Guarantee.CREATE_RACE, one_winner(prober, once))
+    yield Guarantee.CREATE_RACE, one_winner(prober, once)
 
 
 # --- extend ------------------------------------------------------------------------------------------------------
@@ -122,34 +116,32 @@ def _extends(prober: Prober) -> Iterator[Verdict]:
     name = prober.fresh()
     made = created(prober, name, {"n": "1", "kept": "1"})
     extend = Extend(name, {"n": "2", "empty": ""}, made.incarnation)
-    yield Verdict(Guarantee.EXTEND, _answers(prober, extend))
+    yield Guarantee.EXTEND, _answers(prober, extend)
     now = prober.standing(name)
     is_kept = shows(now, {"n": "2", "kept": "1", "empty": ""})
-    yield Verdict(Guarantee.EXTEND_KEEPS, "" if is_kept else f"the record is {dict(now.fields)}")
+    yield Guarantee.EXTEND_KEEPS, "" if is_kept else f"the record is {dict(now.fields)}"
     broken = ""
     if now.incarnation != made.incarnation:
         broken = "the incarnation changed"
     elif now.revision == made.revision:
         broken = f"the revision is still {now.revision}"
-    yield Verdict(Guarantee.EXTEND_REVISION_MOVES, broken)
+    yield Guarantee.EXTEND_REVISION_MOVES, broken
     if made.updated_at is not None or now.updated_at is not None:
         has_moved = None not in (made.updated_at, now.updated_at) and now.updated_at > made.updated_at  # type: ignore[operator]  # neither is None here
-        yield Verdict(Guarantee.EXTEND_UPDATED_MOVES, "" if has_moved else "it does not change")
+        yield Guarantee.EXTEND_UPDATED_MOVES, "" if has_moved else "it does not change"
     yield from _tokens(prober, made, now)
     wrong = Extend(name, {"n": "3"}, other(now.incarnation))
-    yield Verdict(Guarantee.EXTEND_INCARNATION, refusal(prober, wrong, now))
+    yield Guarantee.EXTEND_INCARNATION, refusal(prober, wrong, now)
     now = prober.standing(name)
     past = made.revision if made.revision != now.revision else other(now.revision)
     late = Extend(name, {"n": "4"}, now.incarnation, past)
-    yield Verdict(Guarantee.EXTEND_REVISION, refusal(prober, late, now))
+    yield Guarantee.EXTEND_REVISION, refusal(prober, late, now)
 
 
 def _answers(prober: Prober, extend: Extend) -> str:
     """Extend until the reply is a record; return what is wrong with the replies, "" if nothing."""
     answer: object = None
-    for pause in (0.0, *PAUSES):
-        # some stores refuse a change too soon after another one
-        time.sleep(pause)
+    for _pause in attempts():
         extended = prober.once(extend)
         if isinstance(extended, Snapshot):
             return "" if extended.fields.get("n") == extend.fields["n"] else "the answer does not show the change"
@@ -168,7 +160,7 @@ def _tokens(prober: Prober, made: Snapshot, extended: Snapshot) -> Iterator[Verd
         case TokenSource.NONE:
             return
     grows = made.token is not None and later.token is not None and later.token > made.token
-    yield Verdict(Guarantee.TOKEN, "" if grows else f"after {made.token} came {later.token}")
+    yield Guarantee.TOKEN, "" if grows else f"after {made.token} came {later.token}"
 
 
 def _extend_race(prober: Prober) -> Iterator[Verdict]:
@@ -180,7 +172,7 @@ def _extend_race(prober: Prober) -> Iterator[Verdict]:
             [Extend(name, {"n": str(n)}, made.incarnation, made.revision) for n in range(RACERS)],
         )
 
-    yield Verdict(Guarantee.EXTEND_RACE, one_winner(prober, once))
+    yield Guarantee.EXTEND_RACE, one_winner(prober, once)
 
 
 # --- replace, remove ---------------------------------------------------------------------------------------------
@@ -190,10 +182,10 @@ def _replaces(prober: Prober) -> Iterator[Verdict]:
     name = prober.fresh()
     now = created(prober, name, {"n": "1", "old": "1"})
     wrong = Replace(name, {"n": "2"}, other(now.incarnation), now.revision)
-    yield Verdict(Guarantee.REPLACE_INCARNATION, refusal(prober, wrong, now))
+    yield Guarantee.REPLACE_INCARNATION, refusal(prober, wrong, now)
     now = prober.standing(name)
     wrong = Replace(name, {"n": "3"}, now.incarnation, other(now.revision))
-    yield Verdict(Guarantee.REPLACE_REVISION, refusal(prober, wrong, now))
+    yield Guarantee.REPLACE_REVISION, refusal(prober, wrong, now)
     now = prober.standing(name)
     prober.settled(Replace(name, {"n": "4"}, now.incarnation, now.revision))
     after = prober.standing(name)
@@ -202,22 +194,22 @@ def _replaces(prober: Prober) -> Iterator[Verdict]:
         broken = "the incarnation is the old one"
     elif not shows(after, {"n": "4"}) or "old" in after.fields:
         broken = f"the record is {dict(after.fields)}"
-    yield Verdict(Guarantee.REPLACE, broken)
+    yield Guarantee.REPLACE, broken
 
 
 def _removes(prober: Prober) -> Iterator[Verdict]:
     name = prober.fresh()
     now = created(prober, name)
-    yield Verdict(Guarantee.REMOVE_INCARNATION, refusal(prober, Remove(name, other(now.incarnation)), now))
+    yield Guarantee.REMOVE_INCARNATION, refusal(prober, Remove(name, other(now.incarnation)), now)
     name, now = _again(prober, name, now)
     wrong = Remove(name, now.incarnation, other(now.revision))
-    yield Verdict(Guarantee.REMOVE_REVISION, refusal(prober, wrong, now))
+    yield Guarantee.REMOVE_REVISION, refusal(prober, wrong, now)
     name, now = _again(prober, name, now)
     answer = prober.settled(Remove(name, now.incarnation))
     seen = prober.once(Read(name))
     broken = "" if isinstance(answer, Removed) else f"the answer was {kind(answer)}"
-    yield Verdict(Guarantee.REMOVE, "the record is still there" if isinstance(seen, Snapshot) else broken)
-    yield Verdict(Guarantee.ABSENT, _absence(prober, now))
+    yield Guarantee.REMOVE, "the record is still there" if isinstance(seen, Snapshot) else broken
+    yield Guarantee.ABSENT, _absence(prober, now)
 
 
 def _absence(prober: Prober, like: Snapshot) -> str:
@@ -253,7 +245,7 @@ def _re_creates(prober: Prober) -> Iterator[Verdict]:
     prober.settled(Remove(name, old.incarnation))
     now = created(prober, name, {"n": "new"})
     is_new = now.incarnation != old.incarnation
-    yield Verdict(Guarantee.FRESH_INCARNATION, "" if is_new else f"{now.incarnation} came back")
+    yield Guarantee.FRESH_INCARNATION, "" if is_new else f"{now.incarnation} came back"
     late: tuple[tuple[Guarantee, Command[Any]], ...] = (
         (Guarantee.STALE_EXTEND, Extend(name, {"n": "late"}, old.incarnation)),
         (Guarantee.STALE_EXTEND, Extend(name, {"n": "late"}, old.incarnation, old.revision)),
@@ -266,7 +258,7 @@ def _re_creates(prober: Prober) -> Iterator[Verdict]:
     for promise, command in late:
         if not broken.get(promise):
             broken[promise] = _refused_late(prober, name, command) if is_new else "the old incarnation is the new one"
-    yield from (Verdict(promise, words) for promise, words in broken.items())
+    yield from broken.items()
 
 
 def _refused_late(prober: Prober, name: Name, command: Command[Any]) -> str:
@@ -285,7 +277,7 @@ def _lists(prober: Prober) -> Iterator[Verdict]:
         broken = f"{len(wanted - found)} of {len(wanted)} records are missing"
     elif found - wanted:
         broken = f"it shows {len(found - wanted)} records more"
-    yield Verdict(Guarantee.LIST, broken)
+    yield Guarantee.LIST, broken
 
 
 TRIALS: Final[tuple[tuple[tuple[Guarantee, ...], Trial], ...]] = (

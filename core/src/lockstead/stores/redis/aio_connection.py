@@ -46,9 +46,7 @@ class AsyncConnection:
             if is_master:
                 check_master((await self.client.exchange(encoded([(b"ROLE",)]), 1, bounds))[0], self.where)
             if bounds.is_over:
-                raise StoreUnavailable(
-                    f"cannot connect to Redis at {self.where} within {bounds.limit:.3g} s"
-                )
+                raise StoreUnavailable(f"cannot connect to Redis at {self.where} within {bounds.limit:.3g} s")
         except BaseException as error:
             await self.aclose()
             if isinstance(error, StoreError) or not isinstance(error, Exception):

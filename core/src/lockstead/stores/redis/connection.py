@@ -47,9 +47,7 @@ class Connection:
             if is_master:
                 check_master((self.client.exchange(encoded([(b"ROLE",)]), 1, bounds))[0], self.where)
             if bounds.is_over:
-                raise StoreUnavailable(
-                    f"cannot connect to Redis at {self.where} within {bounds.limit:.3g} s"
-                )
+                raise StoreUnavailable(f"cannot connect to Redis at {self.where} within {bounds.limit:.3g} s")
         except BaseException as error:
             self.close()
             if isinstance(error, StoreError) or not isinstance(error, Exception):
