@@ -1,7 +1,7 @@
 /* One lease, a member that joins it by a ticket, a sibling that works beside it, and who ends it (a release, or a
    reclaim; with -DENDERS=2 both at once): nobody works under a lease whose record was removed or replaced.
 
-   In it: attach, a member's renewal, withdraw, close, drain, remove, and the take-over of a dead lease. Every request
+   In it: attach, a member's renewal, withdraw, close, drain, remove, and the takeover of a dead lease. Every request
    of the member and of who ends the lease may be lost, or arrive late, or several times; every answer may be lost.
    Everybody may stand still anywhere for any time. Nothing is bounded but this: the member attaches once, and at any
    instant at most one message is under way for which nobody waits any more. How the next holder comes in is told by

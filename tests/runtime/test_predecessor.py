@@ -68,7 +68,7 @@ def interrupted_after_the_grant(store: Faulty) -> None:
 
 
 def cancelled_after_the_grant(store: Faulty) -> None:
-    """A task is cancelled while the answer to its take-over is on its way."""
+    """A task is cancelled while the answer to its takeover is on its way."""
     landed, goes_on = threading.Event(), threading.Event()
 
     def hold_back(command: Command[Any]) -> None:

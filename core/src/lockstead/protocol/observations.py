@@ -98,7 +98,7 @@ class ObservationCache:
     def read_clock(self, key: str, store_now: float, reply: Reply[Any], drift: float, error: float = 0.0) -> None:
         """Note a reading of the store's clock for a key, and whether the clock jumped since the last one.
 
-        error: tolerated seconds between two readings. After a fail-over, another server's clock counts as a jump too.
+        error: tolerated seconds between two readings. After a failover, another server's clock counts as a jump too.
         """
         known = self.readings.get(key)
         set_at = -inf

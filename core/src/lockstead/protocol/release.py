@@ -381,7 +381,7 @@ def break_lease(
         return None
     if not now:
         is_dead = yield from is_over(name, record, reply, seen, salt, context)
-        # expects exactly the state that was judged: an earlier renewal or take-over makes this a conflict
+        # expects exactly the state that was judged: an earlier renewal or takeover makes this a conflict
         if is_dead and (yield from _end_record(name, seen, record, revoked, seen.revision)):
             return Broken(record, seen, False, True, 0.0)
         if not is_dead and record.revoked is not None:

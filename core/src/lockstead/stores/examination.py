@@ -18,7 +18,7 @@ class Severity(Enum):
     NOTE = "note"
     """Worth knowing; no action needed."""
     WARNING = "warning"
-    """Locks work, but there may be trouble later: costs, a lock that disappears, a slow take-over."""
+    """Locks work, but there may be trouble later: costs, a lock that disappears, a slow takeover."""
     FAILURE = "failure"
     """Locks do not work here, or do not exclude other holders."""
 

@@ -82,7 +82,7 @@ def _fail_over(connection: Connection, found: Mapping[str, str], limit: float) -
     elif found["synchronous_standby_names"] and found["synchronous_commit"] not in ("off", "local"):
         yield Finding(Severity.OK, check, "changes wait for a synchronous standby")
     else:
-        text = f"{number} standby(s) follow asynchronously: a fail-over may forget a lock that somebody holds"
+        text = f"{number} standby(s) follow asynchronously: a failover may forget a lock that somebody holds"
         yield Finding(Severity.NOTE, check, text, "name synchronous_standby_names, or fence what must not suffer")
 
 

@@ -48,7 +48,7 @@ _US: Final = f"CASE WHEN {_SANE} THEN (pg_catalog.date_part('epoch', {{0}}) * 10
 _MS: Final = f"(pg_catalog.date_part('epoch', {_CLOCK}) * 1000::float8)::bigint"
 _NAMED: Final = "{}.space = $1::text AND {}.key = $2::text AND {}.part = $3::text"
 _HERE: Final = "pg_catalog.pg_postmaster_start_time()"
-"""What tells one run of one server from all others. Times are compared only within one: after a fail-over another
+"""What tells one run of one server from all others. Times are compared only within one: after a failover another
 machine's clock speaks, and what it says of the old one's reading is worth nothing."""
 
 _STAMPED: Final = (

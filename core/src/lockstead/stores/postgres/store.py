@@ -50,14 +50,14 @@ A = TypeVar("A")
 
 TRAITS: Final = Traits(
     scheme="postgresql",
-    guarantee="one primary server and its clock; over a fail-over what was replicated synchronously",
+    guarantee="one primary server and its clock; over a failover what was replicated synchronously",
     clock=StoreClock.ONE_CLOCK,
     tokens=TokenSource.NATIVE,
 )
 
 
 class PostgresStore(StoreBase):
-    """Records in a PostgreSQL database. Promises nothing over a fail-over that loses what was committed."""
+    """Records in a PostgreSQL database. Promises nothing over a failover that loses what was committed."""
 
     traits = TRAITS
     behind = BEHIND

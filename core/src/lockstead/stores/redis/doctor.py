@@ -115,7 +115,7 @@ def _replicas(where: str, info: Mapping[str, str], config: Mapping[str, str]) ->
     if not replicas:
         return
     needed = config.get("min-replicas-to-write", "0")
-    text = f"{where} has {replicas} replicas, which follow it asynchronously: a fail-over may forget the latest locks"
+    text = f"{where} has {replicas} replicas, which follow it asynchronously: a failover may forget the latest locks"
     remedy = "check the fencing token where the data is"
     if needed == "0":
         remedy += "; CONFIG SET min-replicas-to-write 1 ends the writes of a master that is cut off"

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 T = TypeVar("T")
 
-GUARANTEE: Final = "one server, or asynchronous replication: a fail-over may forget the latest locks"
+GUARANTEE: Final = "one server, or asynchronous replication: a failover may forget the latest locks"
 
 
 def traits_of(scheme: str) -> Traits:
