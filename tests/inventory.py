@@ -17,7 +17,7 @@ class Known:
 
     url: the store's URL without key, with `{who}` before its host and `{port}` after it, if it has them. tls: the
     suffix of the URL for encryption, or the whole URL if that has another scheme. page: its page in docs/stores. extra:
-    the core's extra; module: what is imported when a lock is acquired; package: the distribution with that module.
+    the core's extra; module: what is imported when a lock is acquired.
     place: its server as `module:maker`, see `tests.servers.places`. marker: the pytest marker, if its tests have their
     own make target. tells_unclean: whether it can report how the previous lease ended.
     """
@@ -27,7 +27,6 @@ class Known:
     tls: str = "?tls=true"
     extra: str = ""
     module: str = ""
-    package: str = ""
     place: str = ""
     marker: str = ""
     tells_unclean: bool = True
@@ -51,7 +50,6 @@ STORES: Final = {
         url="cassandra://{who}127.0.0.1:{port}/locks",
         extra="cassandra",
         module="cassandra",
-        package="cassandra-driver",
         place="tests.servers.cassandra.place:CassandraPlace",
         marker="cassandra",
     ),
@@ -60,11 +58,10 @@ STORES: Final = {
         url="etcd://{who}127.0.0.1:{port}/locks",
         extra="etcd",
         module="h11",
-        package="h11",
         place="tests.servers.etcd:EtcdPlace",
         tells_unclean=False,
     ),
-    "gs": Known(page="gcs", url="gs://bucket/locks", extra="gcs", module="httpcore", package="google-cloud-storage"),
+    "gs": Known(page="gcs", url="gs://bucket/locks", extra="gcs", module="httpcore"),
     "memory": Known(page="memory", url="memory:"),
     "postgresql": Known(
         page="postgresql",
@@ -72,7 +69,6 @@ STORES: Final = {
         tls="?sslmode=require",
         extra="postgres",
         module="psycopg",
-        package="psycopg",
         place="tests.servers.postgres:PostgresPlace",
     ),
     "redis": Known(
@@ -81,7 +77,6 @@ STORES: Final = {
         tls="rediss://{who}127.0.0.1:{port}/0",
         extra="redis",
         module="redis",
-        package="redis",
         place="tests.servers.redis:RedisPlace",
     ),
     "redlock": Known(
@@ -89,7 +84,6 @@ STORES: Final = {
         url=THREE,
         extra="redis",
         module="redis",
-        package="redis",
         place="tests.servers.redlock:RedlockPlace",
         tells_unclean=False,
     ),
@@ -99,7 +93,6 @@ STORES: Final = {
         url="zk://{who}127.0.0.1:{port}/locks",
         extra="zookeeper",
         module="kazoo",
-        package="kazoo",
         place="tests.servers.zookeeper:ZookeeperPlace",
     ),
 }

@@ -186,5 +186,5 @@ def test_a_redis_connection_without_the_client_library_is_one_line_that_says_wha
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(ValueError, match=r"pip install redis$"):
+    with pytest.raises(ValueError, match=r"pip install 'lockstead\[redis\]'$"):
         place_of(conn(extra={"redis_conn_id": "r"}), conn)

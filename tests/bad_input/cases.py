@@ -232,7 +232,7 @@ def failing(status: int) -> Callable[[World, GcsServer], object]:
 
 
 ADDRESS = "STORAGE_EMULATOR_HOST is not an address; write 'http://127.0.0.1:PORT', or unset it"
-EXTRA = "the gs: store needs its client libraries: pip install google-cloud-storage 'httpcore[asyncio]'"
+EXTRA = "the Cloud Storage store needs its client libraries: pip install 'lockstead[gcs]'"
 KEPT = "Replace is forbidden in …: …; locks are deleted and rewritten: use a bucket without retention policy and holds"
 FILE_OF_CREDENTIALS = (
     "the file in GOOGLE_APPLICATION_CREDENTIALS does not exist or contains no credentials (…); correct the "

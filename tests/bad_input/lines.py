@@ -37,7 +37,7 @@ AIRFLOW = {
     "on one machine, or another store",
     "… where the lock is named, not here",
     "there is no connection …: make one of the type lockstead, or name the store by its URL",
-    "the connection … needs Redis's client library: pip install redis",
+    "the connection … needs Redis's client library: pip install 'lockstead[redis]'",
     "no triggerer runs: this task waits until one does",
 }
 """Those of the provider; that its code says them is looked at in `tests/surface`."""

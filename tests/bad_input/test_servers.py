@@ -210,12 +210,12 @@ def test_h22_what_is_printed_of_a_url_has_no_credentials_and_is_printed_the_same
 
 @pytest.mark.parametrize("name", SERVED)
 def test_a_library_that_is_missing_is_named_with_what_installs_it(name: str, world: World) -> None:
-    module, package = SERVED[name].module, SERVED[name].package
+    module, extra = SERVED[name].module, SERVED[name].extra
     url = asked(PLAIN[name].format(who=WHO, port=free_port()))
     world.without(module)
     code, out, err = world.run(url)  # in a process of its own, for this one has imported it
     assert (code, out, err.count("\n")) == (69, "", 1), err
-    assert re.search(rf"pip install ['\"]?{package}\b", err), err
+    assert re.search(rf"pip install 'lockstead\[{extra}\]'$", err), err
     assert SECRET not in err
 
 

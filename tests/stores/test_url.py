@@ -224,9 +224,7 @@ def test_a_missing_client_library_is_named_with_what_to_type(missing: str) -> No
         "try: url.open_store('gs://bucket/locks')\n"
         "except Exception as error: print(type(error).__name__, error)\n"
     )
-    assert said == [
-        "StoreRefused the gs: store needs its client libraries: pip install google-cloud-storage 'httpcore[asyncio]'"
-    ]
+    assert said == ["StoreRefused the Cloud Storage store needs its client libraries: pip install 'lockstead[gcs]'"]
 
 
 def test_one_url_is_one_memory_and_no_url_is_a_memory_of_its_own() -> None:

@@ -407,7 +407,7 @@ def test_a_missing_library_is_named_with_what_installs_it() -> None:
     )
     said = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True).stderr
     assert (
-        "StoreRefused: the store on Redis needs its client library; install it: pip install redis"
+        "StoreRefused: the Redis store needs its client library: pip install 'lockstead[redis]'"
         in (said.splitlines()[-1])
     )
 

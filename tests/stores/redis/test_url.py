@@ -105,7 +105,7 @@ def test_a_missing_client_library_is_told_by_what_to_install() -> None:
         "from lockstead.stores import url\n"
         "from lockstead.errors import StoreRefused\n"
         "try: url.open_store('redis://h')\n"
-        "except StoreRefused as error: sys.exit('pip install redis' not in str(error))\n"
+        "except StoreRefused as error: sys.exit('lockstead[redis]' not in str(error))\n"
         "sys.exit(3)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

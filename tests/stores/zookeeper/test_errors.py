@@ -296,7 +296,7 @@ def test_without_kazoo_the_line_says_what_to_type() -> None:
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     shown, refused = run.stdout.splitlines()
     assert shown == "zk://host:2181/lockstead apt"
-    assert refused == "StoreRefused ZooKeeper stores need kazoo: pip install kazoo"
+    assert refused == "StoreRefused the ZooKeeper store needs kazoo: pip install 'lockstead[zookeeper]'"
 
 
 @pytest.mark.parametrize(

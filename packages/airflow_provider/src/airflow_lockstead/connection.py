@@ -61,7 +61,7 @@ def redis_client(connection: Any) -> object:
         import redis
     except ImportError as error:
         raise ValueError(
-            f"the connection {connection.conn_id!r} needs Redis's client library: pip install redis"
+            f"the connection {connection.conn_id!r} needs Redis's client library: pip install 'lockstead[redis]'"
         ) from error
 
     extras = naming.extras_of(connection)

@@ -98,7 +98,7 @@ class _Opener(Opener):
             from lockstead.stores.cassandra.store import CassandraStore
         except ImportError as error:
             raise StoreRefused(
-                "Cassandra stores need cassandra-driver or scylla-driver: pip install cassandra-driver"
+                "the Cassandra store needs cassandra-driver or scylla-driver: pip install 'lockstead[cassandra]'"
             ) from error
         return CassandraStore(where, client)
 

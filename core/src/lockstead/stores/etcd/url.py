@@ -73,7 +73,7 @@ class _Opener(Opener):
         try:
             from lockstead.stores.etcd.store import EtcdStore
         except ImportError as error:
-            raise StoreRefused("etcd stores need h11: pip install h11") from error
+            raise StoreRefused("the etcd store needs h11: pip install 'lockstead[etcd]'") from error
         return EtcdStore(target, self.printable(store_url))
 
 

@@ -24,7 +24,7 @@ from lockstead.stores.transport import refuse_clear
 ENDPOINT: Final = "https://storage.googleapis.com"
 EMULATOR: Final = "STORAGE_EMULATOR_HOST"
 SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
-MISSING: Final = "the gs: store needs its client libraries: pip install google-cloud-storage 'httpcore[asyncio]'"
+MISSING: Final = "the Cloud Storage store needs its client libraries: pip install 'lockstead[gcs]'"
 
 REFRESH_LIMIT: Final = 30.0
 """Seconds for one request for a token; google-auth's default is two minutes."""

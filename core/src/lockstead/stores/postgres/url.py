@@ -34,7 +34,7 @@ SECRET: Final = frozenset(("password", "sslpassword", "user"))
 """What is left out of a URL that is shown: libpq finds it in PGUSER, PGPASSWORD, a password file or a service."""
 
 SCHEMA: Final = "lockstead"
-MISSING: Final = 'the PostgreSQL store needs psycopg: pip install "psycopg[binary]"'
+MISSING: Final = "the PostgreSQL store needs psycopg: pip install 'lockstead[postgres]'"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Address: TypeAlias = "tuple[str, int]"
 """Host and port."""
 
-MISSING: Final = "the store on Redis needs its client library; install it: pip install redis"
+MISSING: Final = "the Redis store needs its client library: pip install 'lockstead[redis]'"
 
 
 class Kind(Enum):

@@ -88,7 +88,7 @@ class _Opener(Opener):
         try:
             from lockstead.stores.zookeeper.store import ZookeeperStore
         except ImportError as error:
-            raise StoreRefused("ZooKeeper stores need kazoo: pip install kazoo") from error
+            raise StoreRefused("the ZooKeeper store needs kazoo: pip install 'lockstead[zookeeper]'") from error
         if target.acl:
             from lockstead.stores.zookeeper.acls import acl_of
 
