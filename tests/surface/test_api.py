@@ -486,3 +486,15 @@ def test_a_wrapper_names_nothing_that_the_core_has_not(path: Path) -> None:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "lockstead"
     }
     assert [name for name in named if not hasattr(lockstead, name)] == []
+
+
+# --- the page on the API --------------------------------------------------------------------------------------------
+
+
+def test_the_page_on_the_api_names_every_public_name() -> None:
+    page = (ROOT / "docs/api.md").read_text("utf-8")
+    parts = (lockstead.Lock, lockstead.Lease, lockstead.Client, lockstead.Batch)
+    names = {name for part in parts for name in dir(part) if not name.startswith("_")}
+    assert [name for name in sorted(names | set(lockstead.__all__)) if not re.search(rf"\b{name}\b", page)] == [
+        "__version__"
+    ]
