@@ -234,7 +234,7 @@ def test_69_the_store_fails(runs: Runs) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "Missing argument"),
+        ([], "the command is missing"),
         (["--nonsense", "--", "true"], "--nonsense"),
         (["--ttl", "soon", "--", "true"], "'soon' is not a duration"),
         (["--timeout", "soon", "--", "true"], "timeout 'soon' is not a duration"),
