@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from lockstead.errors import LossReason, StoreError
+from lockstead.protocol import keeping
 from lockstead.protocol.acquire import AcquireRequest, Grant
 from lockstead.protocol.commands import Script
 from lockstead.protocol.fence import draw_token
@@ -119,36 +120,13 @@ class Process(Machine):
         self._pending_holders.discard(request.holder)
         if request.may_keep_place:
             self.network.leave_queue(self, request.name, request.holder)
-        return self._keep(
-            LeaseState(
-                lease=grant.lease,
-                settings=self.settings,
-                deadline=grant.deadline,
-                renewed_at=grant.sent_at,
-                jitter=self.world.rng.random(),
-                unsettled=request.unsettled,
-                unused=unused,
-                token=grant.token,
-                previous_lease=grant.previous_lease,
-            )
-        )
+        lease_state = keeping.granted(grant, request, self.settings, self.world.rng.random())
+        lease_state.unused = unused
+        return self._keep(lease_state)
 
     def attached(self, joined: Attached, settings: Settings) -> KeptLease:
         """Start keeping a membership."""
-        return self._keep(
-            LeaseState(
-                lease=joined.lease,
-                settings=settings,
-                deadline=min(joined.registration_deadline, joined.record_deadline),
-                renewed_at=joined.sent_at,
-                jitter=self.world.rng.random(),
-                is_owner=False,
-                shared=True,
-                registration=joined.registration,
-                record_deadline=joined.record_deadline,
-                registration_deadline=joined.registration_deadline,
-            )
-        )
+        return self._keep(keeping.attached(joined, settings, self.world.rng.random()))
 
     def _keep(self, lease_state: LeaseState) -> KeptLease:
         """Start renewing a lease."""
@@ -234,8 +212,8 @@ class Process(Machine):
         else:
             script = renew_member(lease_state.lease, lease_state.registration, {}, self.context)
 
-        def then(outcome: Any, error: StoreError | None) -> None:
-            self._renewed(kept, outcome if error is None else error)
+        def then(outcome: Any) -> None:
+            self._renewed(kept, outcome)
             left[0] -= 1
             if not left[0]:
                 self._free_workers += 1
@@ -313,8 +291,8 @@ class Process(Machine):
             return
         bound_at = self.now() + self.context.drain_bound()
 
-        def released(outcome: Any, error: StoreError | None) -> None:
-            self._released(lease_state, outcome, error)
+        def released(outcome: Any) -> None:
+            self._released(lease_state, outcome)
             if then is not None:
                 then()
 
@@ -323,14 +301,14 @@ class Process(Machine):
 
         self.settle(kept, send)
 
-    def _released(self, lease_state: LeaseState, outcome: Outcome | None, error: StoreError | None) -> None:
+    def _released(self, lease_state: LeaseState, outcome: Outcome | StoreError) -> None:
         lease, is_alone = lease_state.lease, lease_state.is_owner and not lease_state.shared
-        self.log(f"released {lease.incarnation}: {outcome.name if outcome else error!r}")
+        self.log(f"released {lease.incarnation}: {outcome!r}")
         self._key_is_free(lease.name.key)
-        if outcome is not None and lease_state.is_owner:
+        if isinstance(outcome, Outcome) and lease_state.is_owner:
             self.checker.check_release(lease_state, outcome)
         lease_state.left()
-        if lease_state.unsettled or (error is not None and is_alone):
+        if lease_state.unsettled or (is_alone and not isinstance(outcome, Outcome)):
             had = Had(lease.incarnation, is_shared=not is_alone, is_clean=lease_state.reason is None)
             self.sweep(lease.name, lease.holder, None if is_alone and lease_state.unused else had)
 
@@ -348,8 +326,8 @@ class Process(Machine):
         name, holder, had = what
         sent_at = self.world.now
 
-        def swept(_: Any, error: StoreError | None) -> None:
-            if error is None and (had is None or not had.is_shared):
+        def swept(outcome: Any) -> None:
+            if not isinstance(outcome, StoreError) and (had is None or not had.is_shared):
                 self.checker.check_sweep(name, holder, sent_at)
 
         self.run_script(sweep(name, holder, self.context, had), swept)
@@ -363,8 +341,8 @@ class Process(Machine):
             return
         was_superseded = self.checker.is_superseded(lease_state)
 
-        def drawn(token: Any, error: StoreError | None) -> None:
-            if error is None and token is not None:
+        def drawn(token: Any) -> None:
+            if isinstance(token, int):
                 self.checker.check_token(lease_state, token, was_superseded=was_superseded)
                 lease_state.token = token
                 self.log(f"drew the token {token} for {lease_state.lease.incarnation}")

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from lockstead.errors import LossReason, StoreError
+from lockstead.protocol.acquire import AcquireRequest, Grant
 from lockstead.protocol.lifecycle import Action, LeaseState, State
 from lockstead.protocol.members import Attached, MemberRenewed
 from lockstead.protocol.renew import Over, Renewed
 from lockstead.protocol.schedule import RenewalSchedule
+from lockstead.settings import Settings
 
 DROPPED_FOR: Final = 0.2
 """Seconds without a reference to a lease until it is abandoned: the garbage collector first clears the references, and
@@ -305,6 +307,36 @@ class Keeping(Generic[K]):
                 lease_state.in_flight = lease_state.is_queued = False
             if number not in self._orphans:
                 self._schedule.plan(lease_state)
+
+
+def granted(grant: Grant, request: AcquireRequest, settings: Settings, jitter: float) -> LeaseState:
+    """Return the state of a lease that was just granted."""
+    return LeaseState(
+        lease=grant.lease,
+        settings=settings,
+        deadline=grant.deadline,
+        renewed_at=grant.sent_at,
+        jitter=jitter,
+        unsettled=request.unsettled,
+        token=grant.token,
+        previous_lease=grant.previous_lease,
+    )
+
+
+def attached(joined: Attached, settings: Settings, jitter: float) -> LeaseState:
+    """Return the state of a membership that was just registered."""
+    return LeaseState(
+        lease=joined.lease,
+        settings=settings,
+        deadline=min(joined.registration_deadline, joined.record_deadline),
+        renewed_at=joined.sent_at,
+        jitter=jitter,
+        is_owner=False,
+        shared=True,
+        registration=joined.registration,
+        record_deadline=joined.record_deadline,
+        registration_deadline=joined.registration_deadline,
+    )
 
 
 def _apply(lease_state: LeaseState, outcome: Outcome, now: float) -> None:

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from lockstead.errors import LocksteadError, NotAcquired, StoreRefused, StoreUnavailable
 from lockstead.events import Acquired, EngineWarning, Listener, LockEvent, Waiting, log
+from lockstead.protocol import keeping
 from lockstead.protocol.acquire import AcquireRequest, Contended, Grant
 from lockstead.protocol.commands import Traits
 from lockstead.protocol.context import ProtocolContext
@@ -190,17 +191,7 @@ class Engine:
     def granted(self, grant: Grant, request: AcquireRequest, context: ProtocolContext, waited: float) -> KeptLease:
         """Have the keeper renew a granted lease."""
         settings = context.settings
-        lease_state = LeaseState(
-            lease=grant.lease,
-            settings=settings,
-            deadline=grant.deadline,
-            renewed_at=grant.sent_at,
-            jitter=random.random(),
-            unsettled=request.unsettled,
-            token=grant.token,
-            previous_lease=grant.previous_lease,
-        )
-        kept = KeptLease(lease_state, context)
+        kept = KeptLease(keeping.granted(grant, request, settings, random.random()), context)
         try:
             self.keeper.keep(kept)
         except StoreUnavailable:
@@ -213,19 +204,7 @@ class Engine:
 
     def attached(self, joined: Attached, settings: Settings) -> KeptLease:
         """Have the keeper renew a membership."""
-        lease_state = LeaseState(
-            lease=joined.lease,
-            settings=settings,
-            deadline=min(joined.registration_deadline, joined.record_deadline),
-            renewed_at=joined.sent_at,
-            jitter=random.random(),
-            is_owner=False,
-            shared=True,
-            registration=joined.registration,
-            record_deadline=joined.record_deadline,
-            registration_deadline=joined.registration_deadline,
-        )
-        kept = KeptLease(lease_state, self.context(settings))
+        kept = KeptLease(keeping.attached(joined, settings, random.random()), self.context(settings))
         self.keeper.keep(kept)
         return kept
 
