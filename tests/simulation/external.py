@@ -30,7 +30,7 @@ class Operator(Process):
         self.log("breaks the lock" + (" at once" if at_once else ""))
         revoked = Revocation(self.name, "tidying up")
 
-        def done(broken: Any, _: StoreError | None) -> None:
+        def done(broken: Any) -> None:
             if isinstance(broken, Broken) and broken.removed and broken.max_overlap is not None:
                 self.checker.removed_by_force(broken.seen.incarnation, broken.max_overlap)
 
@@ -53,13 +53,12 @@ class Operator(Process):
                 case _:
                     pass
             try:
-                reply = yield command
-            except StoreError as error:
-                raised: StoreError | None = error
-            else:
-                raised = None
-            try:
-                command = script.send(reply) if raised is None else script.throw(raised)
+                try:
+                    reply = yield command
+                except StoreError as error:
+                    command = script.throw(error)
+                else:
+                    command = script.send(reply)
             except StopIteration as stop:
                 return stop.value
 
@@ -116,7 +115,7 @@ class ForeignClient(Machine):
         error = 60.0 * self.world.rng.random() - 30.0
         fields = {"identity": self.nonce(), "expires_at": number(self.store.time() + holds + error)}
 
-        def taken(outcome: Any, _: StoreError | None) -> None:
+        def taken(outcome: Any) -> None:
             if isinstance(outcome, Reply) and isinstance(outcome.answer, Snapshot):
                 self.log("holds the lock as another implementation does")
                 self.after(holds, self._release, outcome.answer.incarnation)

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
-REQUEST_LOST: Final = "request lost"
-REQUEST_LATE: Final = "request late, it may commit after its sender gave up"
-REPLY_LOST: Final = "reply lost"
-DUPLICATED: Final = "request duplicated"
-REFUSED: Final = "never sent"
-FAILED_BEFORE: Final = "error before the commit"
-FAILED_AFTER: Final = "error after the commit"
-SENDER_PAUSES: Final = "sender pauses before the reply"
-SENDER_DIES: Final = "sender dies before the reply"
 
-MESSAGE_FAULTS: Final = (
-    REQUEST_LOST,
-    REQUEST_LATE,
-    REPLY_LOST,
-    DUPLICATED,
-    REFUSED,
-    FAILED_BEFORE,
-    FAILED_AFTER,
-    SENDER_PAUSES,
-    SENDER_DIES,
-)
-"""The faults of one message."""
+class MessageFault(StrEnum):
+    """The faults of one message."""
+
+    REQUEST_LOST = "request lost"
+    REQUEST_LATE = "request late, it may commit after its sender gave up"
+    REPLY_LOST = "reply lost"
+    DUPLICATED = "request duplicated"
+    REFUSED = "never sent"
+    FAILED_BEFORE = "error before the commit"
+    FAILED_AFTER = "error after the commit"
+    SENDER_PAUSES = "sender pauses before the reply"
+    SENDER_DIES = "sender dies before the reply"
+
 
 STALE: Final = "arrived after its sender gave up"
 TOO_MANY: Final = "too many changes of one record"
@@ -51,24 +44,24 @@ INJECTED: Final = {
 }
 """The faults of a process, the store or the record, which happen at random instants: short name, and description."""
 
-FAULTS: Final = (*MESSAGE_FAULTS, STALE, TOO_MANY, UNREACHABLE, *INJECTED.values())
+FAULTS: Final = (*MessageFault, STALE, TOO_MANY, UNREACHABLE, *INJECTED.values())
 """All kinds of faults, in the order of the report."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageFaults:
-    """The probability of each of `MESSAGE_FAULTS` for a message, and how long messages take (seconds).
+    """The probability of each fault of a message, and how long messages take (seconds).
 
     latest: maximum delay of a late or duplicated request. changes_every: the store may refuse to change a record again
     within this many seconds, like Cloud Storage for one object; 0: never.
     """
 
-    odds: Mapping[str, float] = field(default_factory=dict)
+    odds: Mapping[MessageFault, float] = field(default_factory=dict)
     latency: float = 0.02
     latest: float = 60.0
     changes_every: float = 0.0
 
-    def cumulative(self) -> list[tuple[float, str]]:
+    def cumulative(self) -> list[tuple[float, MessageFault]]:
         """Return the cumulative probabilities with their faults, for one random number."""
         steps, total = [], 0.0
         for fault, odds in self.odds.items():

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 class Machine(Actor):
     """A machine with one process, which runs scripts against the store.
 
-    isolated_until: the true instant until which nothing it sends arrives. is_watching: its store notifies of changes.
-    is_queueing: its store also keeps a queue.
+    isolated_until: the true instant until which nothing it sends arrives.
     """
 
     def __init__(self, simulation: Simulation, name: str, clock: BootClock, settings: Settings) -> None:
@@ -37,7 +36,6 @@ class Machine(Actor):
         self.checker = simulation.checker
         self.settings = settings
         self.isolated_until = 0.0
-        self.is_watching, self.is_queueing = self.plan.watches, self.plan.queues
         self._wall_ahead = 0.0
         self._nonces = 0
         self._forget()

@@ -25,8 +25,7 @@ from lockstead.protocol.commands import (
 )
 from lockstead.stores.subscriptions import Subscription, Subscriptions
 from lockstead.values import Name, Space
-from tests.simulation import faults
-from tests.simulation.faults import MessageFaults
+from tests.simulation.faults import STALE, TOO_MANY, UNREACHABLE, MessageFault, MessageFaults
 from tests.simulation.store import Session, SimulatedStore
 from tests.simulation.world import Actor, Halt, World
 
@@ -117,8 +116,6 @@ class Network:
     def _joined(self, message: tuple[Machine, Name, str, int]) -> None:
         machine, name, waiter_id, epoch = message
         queue, session = self._store.queue, (machine.name, epoch)
-        if queue is None:
-            return
         is_new = not queue.has(session)
         queue.join(name, waiter_id, session)
         if is_new and epoch == machine.epoch:
@@ -129,15 +126,14 @@ class Network:
     def _renew(self, message: tuple[Machine, Session]) -> None:
         """Renew a process's session repeatedly while it has a place."""
         machine, session = message
-        queue = self._store.queue
-        if queue is not None and queue.has(session):
+        if self._store.queue.has(session):
             if self._arrives(machine):
-                queue.renew(session)
+                self._store.queue.renew(session)
             self._world.schedule(self._world.now + RENEW_EVERY, machine, self._renew, message)
 
     def leave_queue(self, machine: Machine, name: Name, waiter_id: str) -> None:
         """Leave the queue; repeated until the request arrives, while the process lives."""
-        if self._store.queue is None:
+        if not machine.plan.queues:
             return
         now = self._world.now
         if self._arrives(machine):
@@ -147,9 +143,8 @@ class Network:
 
     def _left(self, message: tuple[Name, str]) -> None:
         name, waiter_id = message
-        if self._store.queue is not None:
-            self._store.queue.leave(name, waiter_id)
-            self._notify_first(name)
+        self._store.queue.leave(name, waiter_id)
+        self._notify_first(name)
 
     def _changed(self, name: Name, is_free: bool) -> None:
         if self._subscriptions:
@@ -159,7 +154,7 @@ class Network:
 
     def _notify_first(self, name: Name) -> None:
         """Notify the first waiter of a record, which is gone or has changed."""
-        first = None if self._store.queue is None else self._store.queue.first(name)
+        first = self._store.queue.first(name)
         if first is not None:
             self._turns.changed((name, first), name not in self._store.entries)
 
@@ -177,7 +172,7 @@ class Network:
         there, back = latency_max * random(), latency_max * random()
         roll = random()
         if self._world.now < runner.process.isolated_until:
-            fault: str | None = faults.REFUSED if roll < 0.3 else faults.REQUEST_LOST
+            fault: MessageFault | None = MessageFault.REFUSED if roll < 0.3 else MessageFault.REQUEST_LOST
         else:
             fault = next((fault for step, fault in self._cumulative if roll < step), None)
         if fault is None:
@@ -194,32 +189,35 @@ class Network:
             self._give_up(runner, limit)
 
     def _fail(
-        self, runner: ScriptRunner, command: Command[Any], limit: float, fault: str, there: float, back: float
+        self, runner: ScriptRunner, command: Command[Any], limit: float, fault: MessageFault, there: float, back: float
     ) -> None:
         self.faults[fault] += 1
         world, random = self._world, self._random
         if world.keeps_history:
             world.log(runner.process.name, f"{described(command)}: {fault}")
         arrives_at = world.now + there
-        if fault == faults.DUPLICATED:
+        if fault == MessageFault.DUPLICATED:
             message = (runner, runner.number, command, back)
             world.schedule(arrives_at + random() ** 3 * self._latest, None, self._arrive, message)
             self._deliver(runner, command, limit, there, back)
             return
-        if fault in (faults.SENDER_PAUSES, faults.SENDER_DIES):
+        if fault in (MessageFault.SENDER_PAUSES, MessageFault.SENDER_DIES):
             self._deliver(runner, command, limit, there, back)
             # as an event, because the sender is in the middle of a step
-            world.schedule(world.now, runner.process, runner.process.fail, fault == faults.SENDER_DIES)
+            world.schedule(world.now, runner.process, runner.process.fail, fault == MessageFault.SENDER_DIES)
             return
-        if fault == faults.REQUEST_LATE:
+        if fault == MessageFault.REQUEST_LATE:
             # squared, so that both short and long delays happen
             arrives_at = world.now + limit + random() ** 2 * self._latest
-        if fault in (faults.REQUEST_LATE, faults.REPLY_LOST, faults.FAILED_AFTER):
+        if fault in (MessageFault.REQUEST_LATE, MessageFault.REPLY_LOST, MessageFault.FAILED_AFTER):
             world.schedule(arrives_at, None, self._arrive, (runner, runner.number, command, None))
-        if fault in (faults.REQUEST_LOST, faults.REQUEST_LATE, faults.REPLY_LOST) or there + back >= limit:
+        if (
+            fault in (MessageFault.REQUEST_LOST, MessageFault.REQUEST_LATE, MessageFault.REPLY_LOST)
+            or there + back >= limit
+        ):
             self._give_up(runner, limit)
         else:
-            error = StoreUnavailable("refused") if fault == faults.REFUSED else OutcomeUnknown("error 503")
+            error = StoreUnavailable("refused") if fault == MessageFault.REFUSED else OutcomeUnknown("error 503")
             world.schedule(world.now + there + back, runner.process, runner.failed, (runner.number, error))
 
     def _give_up(self, runner: ScriptRunner, limit: float) -> None:
@@ -239,7 +237,7 @@ class Network:
         self.delivered += 1
         is_awaited = number == runner.number
         if not is_awaited:
-            self.faults[faults.STALE] += 1
+            self.faults[STALE] += 1
         session = (process.name, runner.epoch)
         reply = self._store.perform(command, session, runner.sent_at if is_awaited else None)
         if isinstance(reply, Snapshot | Removed) and isinstance(command, Create | Replace | Extend | Remove):
@@ -258,7 +256,7 @@ class Network:
     def _refusal(self, runner: ScriptRunner, command: Command[Any], now: float) -> StoreError | None:
         """Return the error of a store that is down or limits changes of one record; None if it accepts the request."""
         if now < self.down_until:
-            self.faults[faults.UNREACHABLE] += 1
+            self.faults[UNREACHABLE] += 1
             is_reset = self._random() < 0.5
             return OutcomeUnknown("connection reset") if is_reset else StoreUnavailable("connection refused")
         if not self._changes_every or not isinstance(command, Create | Replace | Extend | Remove):
@@ -269,11 +267,11 @@ class Network:
         pace = self._store.traits.pace
         if not pace and self._random() < 0.5:
             return None
-        self.faults[faults.TOO_MANY] += 1
+        self.faults[TOO_MANY] += 1
         if pace:
             runner.was_rejected(now, pace)
         if self._world.keeps_history:
-            self._world.log("store", f"{described(command)}: {faults.TOO_MANY}")
+            self._world.log("store", f"{described(command)}: {TOO_MANY}")
         return OutcomeUnknown("429 too many changes")
 
 

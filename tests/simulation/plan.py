@@ -18,7 +18,7 @@ from lockstead.protocol.commands import StoreClock, Traits
 from lockstead.settings import Settings
 from lockstead.values import Name
 from tests.simulation.expiring import EXPIRING
-from tests.simulation.faults import DUPLICATED, MESSAGE_FAULTS, REQUEST_LATE, SENDER_DIES, SENDER_PAUSES, MessageFaults
+from tests.simulation.faults import MessageFault, MessageFaults
 from tests.simulation.store import PROFILES
 
 KEY: Final = Name("apt")
@@ -163,10 +163,12 @@ def _setting_the_clock(plan: Plan, rng: Random) -> Plan:
     if rng.random() < 0.5:
         return replace(plan, sets_clock=tuple(sets))
     sets.insert(rng.randrange(len(sets) + 1), plan.longest * rng.choice((300.0, 3000.0)))
-    return _without(replace(plan, sets_clock=tuple(sets), injected={**plan.injected, "kill": 0}), SENDER_DIES)
+    return _without(
+        replace(plan, sets_clock=tuple(sets), injected={**plan.injected, "kill": 0}), MessageFault.SENDER_DIES
+    )
 
 
-def _without(plan: Plan, *message_faults: str) -> Plan:
+def _without(plan: Plan, *message_faults: MessageFault) -> Plan:
     faults = plan.message_faults
     odds = {fault: 0.0 if fault in message_faults else odds for fault, odds in faults.odds.items()}
     return replace(plan, message_faults=replace(faults, odds=odds))
@@ -198,7 +200,7 @@ def _with_extra(plan: Plan, rng: Random) -> Plan:
             behaviour = replace(behaviour, work=2 * plan.longest)
             plan = replace(plan, behaviour=behaviour, injected={**plan.injected, "jump": 0, "contend": 1})
             # no late or duplicated requests: a renewal that arrives after the next one would set `expires_at` back
-            return _without(plan, REQUEST_LATE, DUPLICATED)
+            return _without(plan, MessageFault.REQUEST_LATE, MessageFault.DUPLICATED)
 
 
 @lru_cache(maxsize=1024)
@@ -259,10 +261,10 @@ def _long(rng: Random) -> Plan:
 
 
 def _long_faults(focus: str, rng: Random) -> MessageFaults:
-    odds = [rng.choice((0.0, 0.02, 0.1)) * (1.0 if focus == "messages" else 0.2) for _ in MESSAGE_FAULTS[:-2]]
+    odds = [rng.choice((0.0, 0.02, 0.1)) * (1.0 if focus == "messages" else 0.2) for _ in range(len(MessageFault) - 2)]
     odds += [rng.choice((0.01, 0.03)) if focus == "pauses" else 0.0, rng.choice((0.0, 0.0, 0.005))]
     return MessageFaults(
-        dict(zip(MESSAGE_FAULTS, odds, strict=True)),
+        dict(zip(MessageFault, odds, strict=True)),
         latency=rng.choice((0.005, 0.05, 0.3, 0.6)),
         latest=rng.choice((2.0, 20.0, 120.0)),
         changes_every=rng.choice((0.0, 0.0, 1.0)),
@@ -319,7 +321,11 @@ def _short(rng: Random) -> Plan:
         rates=_rates(rng, len(ttls) + 1, drift),
         skew=choice(_SKEWS),
         message_faults=MessageFaults(
-            {**dict.fromkeys(MESSAGE_FAULTS, few), SENDER_PAUSES: choice((0.005, 0.03)), SENDER_DIES: 0.005},
+            {
+                **dict.fromkeys(MessageFault, few),
+                MessageFault.SENDER_PAUSES: choice((0.005, 0.03)),
+                MessageFault.SENDER_DIES: 0.005,
+            },
             latency=choice((0.005, 0.05, 0.3, 0.6)),
             latest=choice((2.0, 20.0)),
             changes_every=choice((0.0, 1.0)),

@@ -23,7 +23,7 @@ from tests.simulation.network import Network
 from tests.simulation.plan import KEY, Plan, Scenario, plan_of
 from tests.simulation.process import Process
 from tests.simulation.runner import ScriptRunner
-from tests.simulation.store import SESSION_TTL, Entry, SimulatedStore, WaitQueue
+from tests.simulation.store import SESSION_TTL, Entry, SimulatedStore
 from tests.simulation.worker import Tickets, Worker
 from tests.simulation.world import BootClock, Halt, Violation, World
 
@@ -105,8 +105,6 @@ class Simulation:
             self.store = ExpiringStore(world, plan.traits, store_clock, plan.grants_at_most)
         else:
             self.store = SimulatedStore(world, plan.traits, store_clock, plan.skew)
-        if plan.queues:
-            self.store.queue = WaitQueue(world)
         self.store.on_grant = self._granted
         self.plan = replace(plan, traits=self.store.traits)
         self.checker = InvariantChecker(world, self.store)
@@ -209,7 +207,7 @@ class Simulation:
         probe = self._new(Process, "probe", self.plan.settings[0])
         grants: list[Grant] = []
 
-        def acquired(outcome: object, _: object) -> None:
+        def acquired(outcome: object) -> None:
             if isinstance(outcome, Grant):
                 grants.append(outcome)
                 raise Halt

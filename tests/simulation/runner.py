@@ -30,7 +30,8 @@ IDLE_STEPS_MAX: Final = 50
 
 NEVER: Final = float("inf")
 
-Then = Callable[[Any, StoreError | None], None]
+Then = Callable[[Any], None]
+"""Is called with the result of a script, or the StoreError that ended it."""
 
 
 class _Watched:
@@ -164,10 +165,10 @@ class ScriptRunner:
                 else:
                     command = self._script.send(reply)  # type: ignore[arg-type]  # a script starts with None
             except StopIteration as stop:
-                self._end(stop.value, None)
+                self._end(stop.value)
                 return
             except StoreError as raised:
-                self._end(None, raised)
+                self._end(raised)
                 return
             self.number += 1
             if isinstance(command, Pause):
@@ -197,9 +198,9 @@ class ScriptRunner:
         if seconds == 0.0:
             self._count_idle_step()
         slept = seconds
-        if process.is_watching:
+        if process.plan.watches:
             if self._watching is None:
-                self._watching = Watching((_Queued if process.is_queueing else _Watched)(self), self)
+                self._watching = Watching((_Queued if process.plan.queues else _Watched)(self), self)
             if self._watching.begin(command):
                 slept = 0.0
             if self._notified and slept and command.wake_on_change:
@@ -213,10 +214,10 @@ class ScriptRunner:
         self.paused_at, self._pause = world.now, (self.number, command, seconds)
         world.schedule(world.now + slept / self._clock.rate, process, self._resumed, self._pause)
 
-    def _end(self, outcome: Any, error: StoreError | None) -> None:
+    def _end(self, outcome: Any) -> None:
         self._close()
         if self._then is not None:
-            self._then(outcome, error)
+            self._then(outcome)
 
     def _close(self) -> None:
         self.is_over, self._notified = True, []

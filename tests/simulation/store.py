@@ -117,7 +117,7 @@ class SimulatedStore:
 
     skew: seconds that `Date` is ahead of `updated`. order: the number of each grant. touched_at: true instants of the
     last writes. on_grant is called with every new incarnation: name, entry, and the entry it replaced. queue: its
-    waiters, if it keeps a queue.
+    waiters, if they queue.
     """
 
     def __init__(self, world: World, traits: Traits, clock: BootClock, skew: float = 0.0) -> None:
@@ -134,15 +134,7 @@ class SimulatedStore:
         self.order: dict[str, int] = {}
         self.touched_at: dict[Name, float] = {}
         self.on_grant: Callable[[Name, Entry, Entry | None], None] | None = None
-        self.queue: WaitQueue | None = None
-        self._performs: dict[type, Callable[[Any, float], Any]] = {
-            Read: self._read,
-            Extend: self._extend,
-            Create: self._create,
-            Remove: self._remove,
-            Replace: self._replace,
-            List: self._list,
-        }
+        self.queue = WaitQueue(world)
 
     def perform(self, command: Command[Any], session: Session | None = None, sent_at: float | None = None) -> Any:
         """Carry out one command at this true instant.
@@ -150,7 +142,25 @@ class SimulatedStore:
         sent_at: when its process sent it (by its own clock); None: it no longer waits for the reply.
         """
         del session, sent_at
-        return self._performs[type(command)](command, self.time())
+        now = self.time()
+        if isinstance(command, List):
+            shown = ((name, self._show(one, now, name)) for name, one in self.entries.items() if command.shows(name))
+            return Listing(tuple(shown))
+        entry = self.entries.get(command.name)  # type: ignore[attr-defined]  # every other command has it
+        match command:
+            case Create():
+                return Conflict() if entry is not None else self._create(command, now, None)
+            case _ if entry is None:
+                return Absent(self.date(now))
+            case Read():
+                return self._show(entry, now, command.name)
+            case Extend():
+                return self._extend(command, entry, now)
+            case Remove():
+                return self._remove(command, entry, now)
+            case Replace():
+                is_expected = (entry.incarnation, str(entry.revision)) == (command.incarnation, command.revision)
+                return self._create(command, now, entry) if is_expected else Conflict()
 
     def damage(self, name: Name, fields: Mapping[str, str]) -> None:
         """Overwrite a record as an administrator could; the store counts this as a change."""
@@ -211,40 +221,15 @@ class SimulatedStore:
             self.on_grant(name, entry, was)
         return entry
 
-    def _read(self, command: Read, now: float) -> Snapshot | Absent:
-        entry = self.entries.get(command.name)
-        return Absent(self.date(now)) if entry is None else self._show(entry, now, command.name)
+    def _create(self, command: Create | Replace, now: float, was: Entry | None) -> Snapshot | Conflict:
+        """Write a new incarnation, unless others are before the command's waiter; it leaves the queue."""
+        if command.waiter_id:
+            if self.queue.first(command.name) not in (None, command.waiter_id):
+                return Conflict(is_queued=True)
+            self.queue.leave(command.name, command.waiter_id)
+        return self._grant(command.name, command.fields, now, was)
 
-    def _create(self, command: Create, now: float) -> Snapshot | Conflict:
-        if command.name in self.entries:
-            return Conflict()
-        if self._is_overtaking(command):
-            return Conflict(is_queued=True)
-        return self._grant(command.name, command.fields, now, None)
-
-    def _replace(self, command: Replace, now: float) -> Snapshot | Conflict | Absent:
-        entry = self.entries.get(command.name)
-        if entry is None:
-            return Absent(self.date(now))
-        if entry.incarnation != command.incarnation or str(entry.revision) != command.revision:
-            return Conflict()
-        if self._is_overtaking(command):
-            return Conflict(is_queued=True)
-        return self._grant(command.name, command.fields, now, entry)
-
-    def _is_overtaking(self, command: Create | Replace) -> bool:
-        """Return whether other waiters are before the command's waiter; if not, remove it from the queue."""
-        if self.queue is None or not command.waiter_id:
-            return False
-        if self.queue.first(command.name) not in (None, command.waiter_id):
-            return True
-        self.queue.leave(command.name, command.waiter_id)
-        return False
-
-    def _extend(self, command: Extend, now: float) -> Snapshot | Conflict | Absent:
-        entry = self.entries.get(command.name)
-        if entry is None:
-            return Absent(self.date(now))
+    def _extend(self, command: Extend, entry: Entry, now: float) -> Snapshot | Conflict:
         if not _is_expected(command, entry):
             return Conflict()
         if command.fields:
@@ -254,18 +239,11 @@ class SimulatedStore:
         entry.committed_at = self.touched_at[command.name] = self._world.now
         return self._show(entry, now, command.name)
 
-    def _remove(self, command: Remove, now: float) -> Removed | Conflict | Absent:
-        entry = self.entries.get(command.name)
-        if entry is None:
-            return Absent(self.date(now))
+    def _remove(self, command: Remove, entry: Entry, now: float) -> Removed | Conflict:
         if not _is_expected(command, entry):
             return Conflict()
         del self.entries[command.name]
         return Removed(self.date(now))
-
-    def _list(self, command: List, now: float) -> Listing:
-        shown = ((name, self._show(entry, now, name)) for name, entry in self.entries.items() if command.shows(name))
-        return Listing(tuple(shown))
 
 
 def _is_expected(command: Extend | Remove, entry: Entry) -> bool:

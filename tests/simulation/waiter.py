@@ -75,10 +75,8 @@ class Waiter:
         """Handle the timeout of a waiter that is not first: report what the first waiter last saw."""
         self._has_timed_out = True
         seen = self._process.turns.noted(self.key)
-        if isinstance(seen, Contended):
-            self._end(seen, None)
-        elif isinstance(seen, StoreError):
-            self._end(None, seen)
+        if isinstance(seen, Contended | StoreError):
+            self._end(seen)
         else:
             self._acquire(was_first=False)
 
@@ -105,9 +103,9 @@ class Waiter:
             self._is_rung = True
             self._process.after(0.0, self._wait)
 
-    def _end(self, outcome: Any, error: StoreError | None) -> None:
+    def _end(self, outcome: Any) -> None:
         self._leave()
-        self._then(outcome, error)
+        self._then(outcome)
 
     def cancel(self, *, torn: bool = False) -> None:
         """Stop waiting. torn: interrupted before it could leave the queue, so the waiters behind it must poll."""

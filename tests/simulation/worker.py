@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lockstead.errors import StoreError
 from lockstead.protocol.acquire import AcquireRequest, Grant, acquire
 from lockstead.protocol.commands import Script
 from lockstead.protocol.context import LeaseId
@@ -111,7 +110,7 @@ class Worker(Process):
         if behaviour.queues and self.chance(behaviour.queues):
             self.after(self._up_to_twice(self.settings.ttl / 2), self._queue_up)
 
-    def _acquired(self, outcome: Any, _: StoreError | None) -> None:
+    def _acquired(self, outcome: Any) -> None:
         request, self._request, self._acquiring = self._request, None, None
         if request is None:
             return
@@ -142,7 +141,7 @@ class Worker(Process):
     def _hold_besides(self, request: AcquireRequest) -> Then:
         """Return what follows an acquisition by another thread: hold the lease for a while."""
 
-        def acquired(outcome: Any, _: StoreError | None) -> None:
+        def acquired(outcome: Any) -> None:
             if not isinstance(outcome, Grant):
                 self.clean_up_abandoned(request)
                 return
@@ -161,9 +160,9 @@ class Worker(Process):
         gives_up_at = self.now() + self._up_to_twice(2 * self.settings.ttl) if self.chance(0.5) else None
         hold = self._hold_besides(request)
 
-        def acquired(outcome: Any, error: StoreError | None) -> None:
+        def acquired(outcome: Any) -> None:
             self._queued.remove(waiter)
-            hold(outcome, error)
+            hold(outcome)
 
         waiter = Waiter(self, request, acquired, gives_up_at)
         self._queued.append(waiter)
@@ -191,7 +190,7 @@ class Worker(Process):
         """
         request, now = self.new_request(KEY, reclaim=True), self.now()
 
-        def acquired(outcome: Any, _: StoreError | None) -> None:
+        def acquired(outcome: Any) -> None:
             if isinstance(outcome, Grant):
                 self.release(self.granted(outcome, request, unused=True))
             else:
@@ -206,7 +205,7 @@ class Worker(Process):
             return
         settings = self.settings.for_ttl(lease.ttl)
 
-        def joined(outcome: Any, _: StoreError | None) -> None:
+        def joined(outcome: Any) -> None:
             if isinstance(outcome, Attached):
                 other = self.attached(outcome, settings)
                 self.after(self._work_time(), lambda _: self.release(other))
@@ -290,7 +289,7 @@ class Worker(Process):
             return
         lease_state.shared = True
 
-        def joined(outcome: Any, _: StoreError | None) -> None:
+        def joined(outcome: Any) -> None:
             if isinstance(outcome, Over):
                 self.lose(kept, outcome.reason, outcome.detail)
             if isinstance(outcome, Attached) and lease_state.believes(self.now()):
@@ -303,7 +302,7 @@ class Worker(Process):
     def _attach(self, lease: LeaseId) -> None:
         settings = self.settings.for_ttl(lease.ttl)
 
-        def joined(outcome: Any, _: StoreError | None) -> None:
+        def joined(outcome: Any) -> None:
             self._acquiring = None
             if isinstance(outcome, Attached):
                 kept = self._held = self.attached(outcome, settings)
@@ -325,7 +324,7 @@ class Worker(Process):
         self.log(f"releases {lease.incarnation} by its ticket")
         bound_at = self.now() + self.context.drain_bound()
         script = release(lease, self.context, shared=True, bound_at=bound_at, salt=lease.holder, by_ticket=True)
-        self.run_script(script, lambda *_: self._begin_again())
+        self.run_script(script, lambda _: self._begin_again())
 
     # --- faults, the end -----------------------------------------------------------------------------------------
 

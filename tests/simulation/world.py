@@ -6,6 +6,7 @@ It never sleeps or reads a clock. Two events of one instant happen in the order 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Any, Final, TypeAlias
@@ -24,12 +25,12 @@ class Halt(Exception):
     """Raised by an event to end the current phase of a run."""
 
 
+@dataclass(slots=True)
 class BootClock:
     """A process's boot clock: it has its own rate and offset, and runs while the process is paused."""
 
-    def __init__(self, offset: float, rate: float) -> None:
-        self.offset = offset
-        self.rate = rate
+    offset: float
+    rate: float
 
     def at(self, true: float) -> float:
         """Return the reading at a true instant."""

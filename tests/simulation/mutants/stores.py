@@ -30,25 +30,24 @@ def metageneration_alone() -> list[Patch]:
     known: dict[tuple[int, str], int] = {}
     true_extend, true_remove, true_grant = SimulatedStore._extend, SimulatedStore._remove, SimulatedStore._grant
 
-    def as_expected(self: Any, command: Any) -> Any:
+    def as_expected(self: Any, command: Any, entry: Any) -> Any:
         """Put the expectation of the revision that was shown last under the incarnation in its place."""
-        entry = self.entries.get(command.name)
-        if entry is None or command.incarnation is None:
+        if command.incarnation is None:
             return command
         if known.get((id(self), command.incarnation)) != entry.revision:
             return None
         return replace(command, incarnation=entry.incarnation, revision=None)
 
-    def extend(self: Any, command: Any, now: float) -> Any:
-        loose = as_expected(self, command)
-        answer = Conflict() if loose is None else true_extend(self, loose, now)
+    def extend(self: Any, command: Any, entry: Any, now: float) -> Any:
+        loose = as_expected(self, command, entry)
+        answer = Conflict() if loose is None else true_extend(self, loose, entry, now)
         if isinstance(answer, Snapshot):
             known[id(self), answer.incarnation] = int(answer.revision)
         return answer
 
-    def remove(self: Any, command: Any, now: float) -> Any:
-        loose = as_expected(self, command)
-        return Conflict() if loose is None else true_remove(self, loose, now)
+    def remove(self: Any, command: Any, entry: Any, now: float) -> Any:
+        loose = as_expected(self, command, entry)
+        return Conflict() if loose is None else true_remove(self, loose, entry, now)
 
     def grant(self: Any, *args: Any) -> Any:
         shown = true_grant(self, *args)
@@ -75,13 +74,13 @@ def revision_supplied_by_the_client() -> list[Patch]:
         counted[key] = mine
         return outcome
 
-    def extend(self: Any, command: Any, now: float) -> Any:
+    def extend(self: Any, command: Any, entry: Any, now: float) -> Any:
         fields = dict(command.fields)
         supplied = fields.pop("revision", None)
-        answer = true_extend(self, replace(command, fields=fields), now)
+        answer = true_extend(self, replace(command, fields=fields), entry, now)
         if supplied is None or not isinstance(answer, Snapshot):
             return answer
-        self.entries[command.name].revision = int(supplied)
+        entry.revision = int(supplied)
         return replace(answer, revision=supplied)
 
     renewing.__name__ = "renew"
