@@ -26,7 +26,7 @@ FOLDERS: Final = (
     "packages/prefect_block/src/prefect_lockstead",
 )
 
-BY_HAND: Final = {"aio_bounded.py", "aio_guard.py", "aio_loading.py", "aio_rounds.py"}
+BY_HAND: Final = {"aio_guard.py", "aio_loading.py", "aio_rounds.py"}
 """Awaiting modules whose blocking twin is written by hand, as they differ in all they do."""
 
 HEADER: Final = "# Generated from {} by `make blocking`: edit that file instead.\n"

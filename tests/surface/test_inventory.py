@@ -17,7 +17,7 @@ ROOT: Final = Path(__file__).parents[2]
 FOLDERS: Final = sorted({folder(scheme) for scheme in OURS})
 SHARED: Final = {
     # its masters are Redis servers: how one is reached, and what its errors mean, is known once
-    "lockstead.stores.redlock": ("redis.access", "redis.bounded", "redis.errors", "redis.url"),
+    "lockstead.stores.redlock": ("redis.access", "redis.connection", "redis.errors", "redis.resp", "redis.url"),
 }
 
 

@@ -18,7 +18,8 @@ import lockstead
 from lockstead.errors import LeaseLost, LossReason, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Create, Extend, List, Read, Remove, Removed, Snapshot
 from lockstead.stores import url
-from lockstead.stores.redis.errors import RIGHTS, refusal
+from lockstead.stores.redis.errors import RIGHTS, refusal, unconnected
+from lockstead.stores.redis.resp import ServerError
 from lockstead.stores.redis.store import RedisStore
 from lockstead.testing.conformance.waiting import Changed
 from lockstead.values import Name, Space
@@ -189,14 +190,30 @@ def test_a_server_without_a_free_connection_is_unavailable(server: RedisServer, 
     ],
 )  # fmt: skip
 def test_what_a_server_answers_is_told_by_what_can_be_done(said: str, kind: type[StoreError], word: str) -> None:
-    from redis._parsers.base import BaseParser
-    from redis.exceptions import ResponseError
+    told = refusal(ServerError(said), "h:1")
+    assert type(told) is kind
+    assert word in str(told)
+    assert "\n" not in str(told)
 
-    for error in (BaseParser.parse_error(said), ResponseError(said)):
-        told = refusal(error, "h:1")
-        assert type(told) is kind
-        assert word in str(told)
-        assert "\n" not in str(told)
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("NOAUTH Authentication required.", StoreRefused),
+        ("WRONGPASS invalid username-password pair or user is disabled.", StoreRefused),
+        ("NOPERM User default has no permissions to run the 'select' command", StoreRefused),
+        ("LOADING Redis is loading the dataset in memory", StoreUnavailable),
+        ("ERR max number of clients reached", StoreUnavailable),
+        ("ERR DB index is out of range", StoreRefused),
+    ],
+)
+def test_an_error_at_login_from_which_redis_py_takes_the_code_is_told_all_the_same(
+    said: str, kind: type[StoreError]
+) -> None:
+    from redis._parsers.base import BaseParser
+
+    told = unconnected(BaseParser.parse_error(said), "h:1", is_secure=False)
+    assert (type(told), str(told)) == (kind, str(refusal(ServerError(said), "h:1")))
 
 
 # --- gone, and back ----------------------------------------------------------------------------------------------

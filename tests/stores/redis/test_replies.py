@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
 from lockstead.errors import OutcomeUnknown, StoreRefused
 from lockstead.stores.bounds import Bounds
 from lockstead.stores.redis.access import Access, Kind
-from lockstead.stores.redis.bounded import bounded
-from lockstead.stores.redis.connection import Connection
+from lockstead.stores.redis.connection import READ_AT_ONCE, Connection, connected
 from lockstead.stores.redis.errors import code_of
 from lockstead.stores.redis.messages import Messages
-from lockstead.stores.redis.plain import READ_AT_ONCE, PlainSocket
-from lockstead.stores.redis.route import shown
+from lockstead.stores.redis.resp import Replies, ServerError, encoded
+from tests.servers.redis import certificate
 
 PATIENCE: Final = 30.0
 
@@ -31,17 +33,24 @@ def text(said: bytes) -> bytes:
 
 
 @contextmanager
-def answering(*answers: list[bytes]) -> Iterator[Connection]:
-    """Connect to a server that answers each request with the next of `answers`, piece by piece, and then ends."""
+def answering(*answers: list[bytes], tls: ssl.SSLContext | None = None, after: int = 1) -> Iterator[Connection]:
+    """Connect to a server that answers each request with the next of `answers`, piece by piece, and then ends.
+
+    after: how many bytes of a request it reads first.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
             client, _ = listening.accept()
-            with client:
-                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with client if tls is None else tls.wrap_socket(client, server_side=True) as client:
                 for pieces in answers:
-                    if not client.recv(4096):
-                        return
+                    received = 0
+                    while received < after:
+                        came = len(client.recv(65536))
+                        if not came:
+                            return
+                        received += came
                     for piece in pieces:
                         client.sendall(piece)
                         pause.wait(0.02 if len(pieces) > 1 else 0.0)
@@ -49,15 +58,29 @@ def answering(*answers: list[bytes]) -> Iterator[Connection]:
         pause = threading.Event()
         server = threading.Thread(target=serve)
         server.start()
-        address = listening.getsockname()
-        access = Access(Kind.SERVER, (address,), ways={"driver_info": None})
-        connection = Connection(bounded(access, address, Bounds(PATIENCE)), shown(address))
+        ways = {"driver_info": None} | ({} if tls is None else {"ssl_cert_reqs": "none", "ssl_check_hostname": False})
+        # a node of a Cluster is not asked for its role
+        access = Access(Kind.CLUSTER, (listening.getsockname(),), is_secure=tls is not None, ways=ways)
+        connection = connected(access, (access.addresses[0], False), time.monotonic() + PATIENCE)
         try:
-            connection.connect(Bounds(PATIENCE), is_secure=False, is_master=False)
             yield connection
         finally:
             connection.close()
             server.join(PATIENCE)
+
+
+def asked(connection: Connection, word: bytes, limit: float = PATIENCE) -> Any:
+    (reply,) = connection.exchange([(word,)], Bounds(limit))
+    return reply
+
+
+@pytest.fixture(params=["plain", "tls"])
+def tls(request: pytest.FixtureRequest, tmp_path: Path) -> ssl.SSLContext | None:
+    if request.param == "plain":
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate(tmp_path))
+    return context
 
 
 @pytest.mark.parametrize(
@@ -68,68 +91,94 @@ def answering(*answers: list[bytes]) -> Iterator[Connection]:
         pytest.param([b"$4\r\nok 1\r", b"\n"], id="all but its last byte first"),
     ],
 )
-def test_a_text_is_read_to_its_end_and_no_further(pieces: list[bytes]) -> None:
-    with answering(pieces, [text(b"next")], [text(b"\r\n")], [text(b"")]) as connection:
-        assert connection.exchange_one(b"one", Bounds(PATIENCE)) == b"ok 1"
-        assert connection.exchange_one(b"two", Bounds(PATIENCE)) == b"next"
-        assert connection.exchange_one(b"three", Bounds(PATIENCE)) == b"\r\n"
-        assert connection.exchange_one(b"four", Bounds(PATIENCE)) == b""
+def test_a_text_is_read_to_its_end_and_no_further(pieces: list[bytes], tls: ssl.SSLContext | None) -> None:
+    with answering(pieces, [text(b"next")], [text(b"\r\n")], [text(b"")], tls=tls) as connection:
+        assert asked(connection, b"one") == b"ok 1"
+        assert asked(connection, b"two") == b"next"
+        assert asked(connection, b"three") == b"\r\n"
+        assert asked(connection, b"four") == b""
 
 
-def test_a_text_longer_than_what_is_read_at_once_is_read_whole() -> None:
-    with answering([text(LONG)], [text(b"next")]) as connection:
-        assert connection.exchange_one(b"one", Bounds(PATIENCE)) == LONG
-        assert connection.exchange_one(b"two", Bounds(PATIENCE)) == b"next"
+def test_a_text_longer_than_what_is_read_at_once_is_read_whole(tls: ssl.SSLContext | None) -> None:
+    with answering([text(LONG)], [text(b"next")], tls=tls) as connection:
+        assert asked(connection, b"one") == LONG
+        assert asked(connection, b"two") == b"next"
 
 
 def test_an_error_of_the_server_is_an_answer_and_the_connection_goes_on() -> None:
     answers = [[b"-NOSCRIPT No matching script.\r\n"], [b"-MOVED 42 127.0", b".0.1:7001\r\n"], [text(b"ok")]]
     with answering(*answers) as connection:
         unknown, moved = (
-            connection.exchange_one(b"one", Bounds(PATIENCE)),
-            connection.exchange_one(b"two", Bounds(PATIENCE)),
+            asked(connection, b"one"),
+            asked(connection, b"two"),
         )
         assert (code_of(unknown), code_of(moved)) == ("NOSCRIPT", "MOVED")
         assert str(moved).split()[-1] == "127.0.0.1:7001"
-        assert connection.exchange_one(b"three", Bounds(PATIENCE)) == b"ok"
+        assert asked(connection, b"three") == b"ok"
 
 
-def test_a_request_longer_than_the_system_takes_at_once_is_sent_whole() -> None:
-    request = b"x" * 20_000_000
-    received = 0
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+def test_a_request_longer_than_the_system_takes_at_once_is_sent_whole(tls: ssl.SSLContext | None) -> None:
+    words = (b"x" * 20_000_000,)
+    with answering([text(b"ok")], tls=tls, after=len(encoded([words]))) as connection:
+        assert connection.exchange([words], Bounds(PATIENCE)) == [b"ok"]
 
-        def serve() -> None:
-            nonlocal received
-            client, _ = listening.accept()
-            with client:
-                while received < len(request) and (came := client.recv(65536)):
-                    received += len(came)
-                client.sendall(text(b"ok"))
 
-        server = threading.Thread(target=serve)
-        server.start()
-        with socket.create_connection(listening.getsockname()) as connected:
-            assert PlainSocket(connected).exchange(request, Bounds(PATIENCE)) == b"ok"
-        server.join(PATIENCE)
-    assert received == len(request)
+REPLIES: Final = {
+    b"+OK\r\n": b"OK",
+    b":-7\r\n": -7,
+    b"$-1\r\n": None,
+    b"*-1\r\n": None,
+    b"*0\r\n": [],
+    b"$0\r\n\r\n": b"",
+    b"*2\r\n*2\r\n:1\r\n$2\r\n\r\n\r\n*3\r\n*0\r\n$-1\r\n+a b\r\n": [[1, b"\r\n"], [[], None, b"a b"]],
+}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+def test_replies_of_every_kind_are_read_in_pieces_of_every_size(size: int) -> None:
+    replies, read = Replies(), list[Any]()
+    written = b"".join(REPLIES) + b"-MOVED 1 h:1\r\n"
+    for at in range(0, len(written), size):
+        read += replies.feed(written[at : at + size])
+    error = read.pop()
+    assert read == list(REPLIES.values())
+    assert (type(error), str(error)) == (ServerError, "MOVED 1 h:1")
+    assert not replies.is_torn
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        b"HTTP/1.1 400\r\n",
+        b"\r\n",
+        b"$1_0\r\n",
+        b"*-2\r\n",
+        b":x\r\n",
+        b"*1\r\n" * 9,
+        b"$" + b"1" * 20 + b"\r\n",
+        b"+" * 70_000,
+    ],
+)
+def test_what_no_redis_sends_is_refused(written: bytes) -> None:
+    with pytest.raises(ValueError, match=r"not a|without|invalid literal"):
+        Replies().feed(written)
 
 
 TORN: Final = [
     [],
     [b"$4\r\nok"],
+    [b"*2\r\n:1\r\n"],
     [b"$4x\r\nok 1\r\n"],
     [b"nonsense\r\n"],
-    [b"$-1\r\n"],
-    [b":7\r\n"],
     [text(b"ok") + text(b"unasked")],
+    [text(b"ok") + b"$"],
 ]
 
 
 @pytest.mark.parametrize("torn", TORN)
 def test_an_answer_that_is_torn_or_none_leaves_the_outcome_unknown(torn: list[bytes]) -> None:
     with answering(torn) as connection, pytest.raises(OutcomeUnknown):
-        connection.exchange_one(b"one", Bounds(PATIENCE))
+        asked(connection, b"one")
 
 
 def test_a_server_that_is_silent_leaves_the_outcome_unknown() -> None:
@@ -137,15 +186,15 @@ def test_a_server_that_is_silent_leaves_the_outcome_unknown() -> None:
         answering([], []) as connection,
         pytest.raises(OutcomeUnknown, match=r"no answer from Redis at .* within 0.05 s"),
     ):
-        connection.exchange_one(b"one", Bounds(0.05))
+        asked(connection, b"one", 0.05)
 
 
 def test_a_connection_on_which_something_unasked_was_said_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstead.stores.redis.connection.IDLE_CHECKED", 0.0)
     with answering([text(b"ok")], [text(b"ok"), text(b"unasked")], []) as connection:
-        assert connection.exchange_one(b"one", Bounds(PATIENCE)) == b"ok"
+        assert asked(connection, b"one") == b"ok"
         assert connection.is_usable()
-        assert connection.exchange_one(b"two", Bounds(PATIENCE)) == b"ok"
+        assert asked(connection, b"two") == b"ok"
         seen = threading.Event()
         for _ in range(1000):
             if not connection.is_usable():
@@ -158,7 +207,7 @@ def test_a_connection_on_which_something_unasked_was_said_is_not_used_again(monk
 def test_a_connection_that_ended_while_it_idled_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstead.stores.redis.connection.IDLE_CHECKED", 0.0)
     with answering([text(b"ok")]) as connection:
-        assert connection.exchange_one(b"one", Bounds(PATIENCE)) == b"ok"
+        assert asked(connection, b"one") == b"ok"
         pause = threading.Event()
         for _ in range(1000):
             if not connection.is_usable():
@@ -204,17 +253,16 @@ def test_many_messages_at_once_are_all_heard() -> None:
         pytest.param(b"-ERR go away\r\n", "not a message", id="an error"),
         pytest.param(b":7\r\n", "not a message", id="a number"),
         pytest.param(PUBLISHED.replace(b"news", b"nows") % (1, b"a"), "not a message", id="of another channel"),
-        pytest.param(PUBLISHED % (1, b"a") + b"xyz", "not a message", id="something behind it"),
-        pytest.param(b"*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$x\r\n", "invalid literal", id="of no size"),
-        pytest.param(b"*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$65537\r\nx", "names no record", id="too long"),
-        pytest.param(b"*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$" + b"1" * 9, "names no record", id="size without end"),
+        pytest.param(PUBLISHED % (1, b"a") + b"xyz\r\n", "not a reply", id="something behind it"),
+        pytest.param(b"*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$x\r\n", "not a size", id="of no size"),
+        pytest.param(PUBLISHED % (9_000_000, b"x" * 2_000_000), "longer than any", id="too long"),
     ],
 )
 def test_what_is_no_message_to_the_channel_ends_the_listening(said: bytes, why: str) -> None:
     with answering([SUBSCRIBED], [said]) as connection:
         messages = Messages(connection, b"news", PATIENCE)
         assert messages.first == []
-        connection.client.raw.sendall(b"go on")
+        connection.raw.send(b"go on")
         with pytest.raises((OSError, ValueError), match=why):
             heard(messages, 1)
 

@@ -28,7 +28,8 @@ from lockstead.protocol.commands import (
 )
 from lockstead.protocol.expiry import holder_deadline, record_lifetime
 from lockstead.stores.bootclock import boot_now
-from lockstead.stores.redlock.masters import RIGHTS, Exchange
+from lockstead.stores.redlock.masters import Exchange
+from lockstead.stores.redlock.scripts import RIGHTS
 from lockstead.stores.redlock.store import RedlockStore
 from lockstead.values import Name, Space
 from tests.servers.redis import RedisServer
@@ -704,7 +705,7 @@ def test_replicas_are_no_masters(opened: Callable[..., RedlockStore], three: Red
     on(three.servers[2], "REPLICAOF", "127.0.0.1", str(three.ports[0]))
     on(three.servers[1], "REPLICAOF", "127.0.0.1", str(three.ports[0]))
     try:
-        with pytest.raises(StoreUnavailable, match="is a replica: Redlock needs independent masters"):
+        with pytest.raises(StoreUnavailable, match="is a replica and not a master"):
             opened().perform(create(), LIMIT)
     finally:
         for server in three.servers[1:]:

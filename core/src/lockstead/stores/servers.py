@@ -42,7 +42,7 @@ class Servers:
     @property
     def endpoints(self) -> tuple[str, ...]:
         """The servers as `host:port`, as in a URL."""
-        return tuple(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
+        return tuple(map(endpoint, self.hosts))
 
     @property
     def shown(self) -> dict[str, str]:
@@ -79,6 +79,12 @@ class Servers:
         if self.cert:
             context.load_cert_chain(self.cert, self.key or None, no_password)
         return context
+
+
+def endpoint(address: tuple[str, int]) -> str:
+    """Return `host:port`, as in a URL."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def servers_in(

@@ -1,29 +1,35 @@
 # Generated from aio_connection.py by `make blocking`: edit that file instead.
-"""How bytes go to Redis and back, blocking: connections of redis-py, each for one exchange at a time.
+"""How bytes go to a Redis server and back, blocking: a connection for one exchange at a time.
 
-Its pools and clients are not used: they repeat requests, and cannot tell what was never sent. Must not know what is
-asked.
+redis-py opens it. Its clients are not used: they repeat requests, and cannot tell what was never sent. Must not know
+what is asked.
 """
 
 from __future__ import annotations
 
+import math
+import ssl
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
+from lockstead.errors import StoreUnavailable
+from lockstead.stores.blocking import aside, ready
 from lockstead.stores.bounds import Bounds
-from lockstead.stores.pool import Pool
 from lockstead.stores.redis.access import Access, Address, Kind
-from lockstead.stores.redis.encoding import Words, encoded
-from lockstead.stores.redis.errors import unanswered, unconnected
-from lockstead.stores.redis.route import Ask, shown
+from lockstead.stores.redis.errors import unanswered
+from lockstead.stores.redis.resp import Replies, Words, encoded
+from lockstead.stores.servers import endpoint
 
 if TYPE_CHECKING:
-    from lockstead.stores.redis.bounded import Bounded
+    from lockstead.stores.redis.opening import Opened
 
 IDLE_CHECKED: Final = 0.02
 """Seconds of idling after which a connection is checked before it is used: the server may have closed it."""
+
+READ_AT_ONCE: Final = 16_384
+"""Bytes that are read in one step: more than any record takes."""
 
 Peer: TypeAlias = "tuple[Address, bool]"
 """A server, and whether it is asked as a Sentinel."""
@@ -32,113 +38,97 @@ Peer: TypeAlias = "tuple[Address, bool]"
 class Connection:
     """One connection for one caller at a time. The caller that opened it closes it."""
 
-    __slots__ = ("_used_at", "client", "is_good", "opened_at", "where")
+    __slots__ = ("_opened", "_replies", "_used_at", "is_good", "opened_at", "raw", "where")
 
-    def __init__(self, client: Bounded, where: str) -> None:
-        self.client = client
+    def __init__(self, opened: Opened, where: str) -> None:
+        self._opened = opened
+        self.raw = opened.raw
+        self._replies = Replies()
         self.where = where
-        self.is_good = False
+        self.is_good = True
         self.opened_at = self._used_at = time.monotonic()
-
-    def connect(self, bounds: Bounds, *, is_secure: bool, is_master: bool) -> None:
-        """Connect within bounds; with is_master, refuse a server of any other role. Raises StoreError."""
-        try:
-            self.client.open(bounds)
-            if is_master:
-                check_master((self.client.exchange(encoded([(b"ROLE",)]), 1, bounds))[0], self.where)
-            if bounds.is_over:
-                raise StoreUnavailable(f"cannot connect to Redis at {self.where} within {bounds.limit:.3g} s")
-        except BaseException as error:
-            self.close()
-            if isinstance(error, StoreError) or not isinstance(error, Exception):
-                raise
-            raise unconnected(error, self.where, is_secure=is_secure) from error
-        self.is_good, self._used_at = True, time.monotonic()
 
     def is_usable(self) -> bool:
         """Return whether a connection that has idled is still open, and nothing unasked has come on it."""
         if time.monotonic() - self._used_at < IDLE_CHECKED:
             return True
         try:
-            return not self.client.has_more()
+            self.arrived(Bounds(0.0), 0)
         except Exception:  # noqa: BLE001 - closed, whatever it says
             return False
+        return True
 
     def exchange(self, commands: Sequence[Words], bounds: Bounds) -> list[Any]:
         """Send commands together and return a reply for each, errors of the server among them, within bounds."""
         self.is_good = False  # after a failure, half an answer may be left on it
+        count, replies = len(commands), list[Any]()
         try:
-            replies = self.client.exchange(encoded(commands), len(commands), bounds)
-        except Exception as error:  # the library fails in its own ways at what no Redis sends
+            self.send(encoded(commands), bounds)
+            while len(replies) < count:
+                replies += self.received(bounds, count - len(replies))
+        except Exception as error:
             raise unanswered(error, self.where, bounds.limit) from error
         self.is_good, self._used_at = True, time.monotonic()
         return replies
 
-    def exchange_one(self, packed: bytes, bounds: Bounds) -> Any:
-        """Send one command, encoded already, and return its reply like `exchange`: the way of nearly all requests."""
-        self.is_good = False
+    def send(self, message: bytes, bounds: Bounds) -> None:
+        """Send a whole message. Raises OSError."""
+        rest = memoryview(message)
+        while rest:
+            try:
+                rest = rest[self.raw.send(rest) :]
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                bounds.left()
+                ready(self.raw.fileno(), bounds.ends_at, reads=False, writes=True)
+
+    def received(self, bounds: Bounds, most: float = math.inf) -> list[Any]:
+        """Wait until bytes have come, and return what `arrived` does; TimeoutError if none come in time."""
+        bounds.left()
+        ready(self.raw.fileno(), bounds.ends_at)
+        return self.arrived(bounds, most)
+
+    def arrived(self, bounds: Bounds, most: float = math.inf) -> list[Any]:
+        """Return the replies that have come. Does not wait. Raises OSError or ValueError.
+
+        most: how many are to come; for what comes beyond that, ConnectionError.
+        """
+        replies: list[Any] = []
         try:
-            reply = self.client.exchange_one(packed, bounds)
-        except Exception as error:
-            raise unanswered(error, self.where, bounds.limit) from error
-        self.is_good, self._used_at = True, time.monotonic()
-        return reply
+            while True:
+                came = self.raw.recv(READ_AT_ONCE)
+                if not came:
+                    raise ConnectionResetError("the server closed the connection")
+                bounds.took(len(came))
+                replies += self._replies.feed(came)
+                # no poll reports what was decrypted already
+                if not (isinstance(self.raw, ssl.SSLSocket) and self.raw.pending()):
+                    break
+        except (BlockingIOError, ssl.SSLWantReadError):
+            pass  # nothing has come, or nothing more
+        if len(replies) + self._replies.is_torn > most:
+            raise ConnectionError("the server sent more than was asked for")
+        return replies
 
     def close(self) -> None:
-        """Close it at once. Idempotent; raises nothing."""
+        """Close it at once: does not wait, so a coroutine that is being collected may. Idempotent; raises nothing."""
         self.is_good = False
-        self.client.end()
+        self._opened.close()
 
 
 def connected(access: Access, peer: Peer, ends_at: float) -> Connection:
     """Return a new connection that is ready by `ends_at` (monotonic clock). Raises StoreError."""
-    from lockstead.stores.redis.bounded import bounded
+    from lockstead.stores.redis.opening import opened
 
     address, is_sentinel = peer
     bounds = Bounds(ends_at - time.monotonic())
-    connection = Connection(bounded(access, address, bounds, to_sentinel=is_sentinel), shown(address))
     # nodes of a Cluster redirect requests themselves
     is_master = not is_sentinel and access.kind is not Kind.CLUSTER
-    connection.connect(bounds, is_secure=access.is_secure, is_master=is_master)
-    return connection
-
-
-def exchange(pool: Pool[Peer, Connection], ask: Ask, bounds: Bounds) -> list[Any]:
-    """Send what is asked to its server, within bounds. Raises StoreError."""
-    peer = (ask.address, ask.to_sentinel)
-    connection = pool.take(peer, bounds.ends_at)
+    opening = partial(opened, access, address, bounds, to_sentinel=is_sentinel, is_master=is_master)
     try:
-        return connection.exchange(ask.commands, bounds)
-    finally:
-        pool.give_back(peer, connection)
-
-
-def exchange_one(pool: Pool[Peer, Connection], address: Address, packed: bytes, bounds: Bounds) -> Any:
-    """Send one command, encoded already, to a server; like `exchange`."""
-    peer = (address, False)
-    connection = pool.take(peer, bounds.ends_at)
-    try:
-        return connection.exchange_one(packed, bounds)
-    finally:
-        pool.give_back(peer, connection)
-
-
-def check_master(reply: Any, where: str) -> None:
-    """Raise StoreError if the reply to ROLE is not a master's, InvalidResponse if no Redis sends it."""
-    from redis import exceptions
-
-    if isinstance(reply, exceptions.NoPermissionError):
-        return  # a user who may not ask learns it from the first write
-    if isinstance(reply, Exception):
-        raise reply
-    role = reply[0] if isinstance(reply, list) and reply else None
-    if not isinstance(role, bytes):
-        raise exceptions.InvalidResponse("ROLE was answered with something else")
-    if role == b"sentinel":
-        raise StoreRefused(f"{where} is a Sentinel; write redis+sentinel://{where}/SERVICE")
-    if role != b"master":
-        found = role.decode("utf-8", "replace").replace("slave", "replica")
-        raise StoreUnavailable(
-            f"Redis at {where} is a {found} and no master; name the master, or write redis+sentinel:// or "
-            "redis+cluster://"
-        )
+        connection = Connection(aside(opening, ends_at), endpoint(address))
+        if not bounds.is_over:
+            return connection
+        connection.close()
+    except TimeoutError:
+        pass
+    raise StoreUnavailable(f"cannot connect to Redis at {endpoint(address)} within {bounds.limit:.3g} s")

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from lockstead.stores.examination import Finding, Guarantee, Severity
 from lockstead.stores.redis.access import Address
-from lockstead.stores.redis.encoding import Words
 from lockstead.stores.redis.errors import OLDEST, code_of
-from lockstead.stores.redis.route import shown
+from lockstead.stores.redis.resp import ServerError, Words
+from lockstead.stores.servers import endpoint
 
 Send = Callable[[Address, Words], Any]
 """Sends one command to a server and returns its reply; an error of the server is returned, too."""
@@ -39,7 +39,7 @@ BEHIND: Final[Mapping[Guarantee, str]] = {
 def examination(servers: tuple[Address, ...], channel: bytes, send: Send) -> Iterator[Finding]:
     """Yield what is found of every server on which there are records."""
     for server in servers:
-        where = shown(server)
+        where = endpoint(server)
         info = _info(send(server, (b"INFO",)))
         if info is None:
             remedy = "grant INFO and CONFIG GET, or look by hand at maxmemory-policy, persistence and replicas"
@@ -51,7 +51,7 @@ def examination(servers: tuple[Address, ...], channel: bytes, send: Send) -> Ite
             yield _persistence(where, info, config)
             yield from _replicas(where, info, config)
         published = send(server, (b"PUBLISH", channel, b"doctor"))
-        if isinstance(published, Exception) and code_of(published) == "NOPERM":
+        if isinstance(published, ServerError) and code_of(published) == "NOPERM":
             text = f"this user may not publish at {where}: a release wakes nobody, and whoever waits polls"
             yield Finding(Severity.WARNING, "wake", text, "ACL SETUSER ... &PREFIX:wake:* +publish +subscribe")
         else:
@@ -66,7 +66,7 @@ def _info(reply: Any) -> dict[str, str] | None:
 
 
 def _config(reply: Any) -> dict[str, str]:
-    if isinstance(reply, Exception) or not isinstance(reply, list):
+    if isinstance(reply, ServerError) or not isinstance(reply, list):
         return {}
     words = [word.decode("utf-8", "replace") for word in reply]
     return dict(zip(words[::2], words[1::2], strict=False))

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from lockstead.errors import StoreRefused
 from lockstead.frozen import frozen
@@ -34,6 +34,7 @@ from lockstead.protocol.commands import (
 )
 from lockstead.reading import RECORD_BYTES_MAX, TOO_LARGE
 from lockstead.stores.kept import MALFORMED, NO_HEAD, map_of_text, senseless, unreadable
+from lockstead.stores.redis.resp import Words
 from lockstead.stores.redis.scripts import (
     CREATE,
     CREATE_LISTED,
@@ -50,19 +51,6 @@ from lockstead.stores.redis.scripts import (
     LuaScript,
 )
 from lockstead.values import KEY_BYTES_MAX, Name, Space
-
-Words: TypeAlias = "tuple[bytes, ...]"
-"""One command of Redis."""
-
-
-def encoded(commands: Sequence[Words]) -> bytes:
-    """Write commands as they go over the wire; the library's own way takes three times as long."""
-    return b"".join(
-        piece
-        for words in commands
-        for piece in (b"*%d\r\n" % len(words), *[b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
-    )
-
 
 HOUR: Final = 3_600_000
 DAY: Final = 24 * HOUR
@@ -108,21 +96,9 @@ class Request:
         """Return the call of a script that the server knows."""
         return (b"EVALSHA", self.script.digest, b"%d" % len(self.keys), *self.keys, *self.args)
 
-    def packed(self) -> bytes:
-        """Return `by_digest` as it goes over the wire."""
-        words = self.keys + self.args
-        opening = _opening(self.script.digest, len(self.keys), len(words))
-        return opening + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
-
     def in_full(self) -> Words:
         """Return the call that teaches the server the script too."""
         return (b"EVAL", self.script.text, b"%d" % len(self.keys), *self.keys, *self.args)
-
-
-@lru_cache(maxsize=100)
-def _opening(digest: bytes, keys: int, words: int) -> bytes:
-    """Write what every call of a script begins with; words: how many follow, keys among them."""
-    return b"*%d\r\n$7\r\nEVALSHA\r\n$%d\r\n%b\r\n$1\r\n%d\r\n" % (words + 3, len(digest), digest, keys)
 
 
 class Keys:

@@ -24,6 +24,7 @@ _PASSING: Final = {
     "TRYAGAIN": "the slot of this key is being moved to another node",
     "CLUSTERDOWN": "the Cluster is down: a slot has no master, or most masters cannot be reached",
     "UNBLOCKED": "the request was turned away while its role changed",
+    "MAXCLIENTS": "it reached maxclients: raise it, or close some connections",
 }
 RIGHTS: Final = (
     "~PREFIX:* &PREFIX:* +eval +evalsha +get +set +del +exists +time +zadd +zpopmin +zrange +zrem +zremrangebyscore "
@@ -38,84 +39,68 @@ _FOR_GOOD: Final = {
     "DENIED": "it is in protected mode: set a password there, or bind it",
     "WRONGTYPE": "another program keeps something under our key: take another prefix (?prefix=...)",
     "CROSSSLOT": "the keys of one lock are not in one slot: is there a proxy on the way that rewrites keys?",
+    "no password": "it has no password, and one was given: leave it out (URL, REDIS_PASSWORD)",
+    "no database": "it has no such database: correct the number in the URL",
+    "a node": "it is a node of a Cluster: write redis+cluster://",
+    "no node": "it is not a node of a Cluster: write redis://",
+    "old": f"it is too old: Redis {OLDEST} or later is needed",
+    "no command": f"it cannot run scripts, or its commands were renamed: Redis {OLDEST} or later is needed",
 }
-_PHRASES: Final = {
-    "without any password configured": "it has no password, and one was given: leave it out (URL, REDIS_PASSWORD)",
-    "but no password is set": "it has no password, and one was given: leave it out (URL, REDIS_PASSWORD)",
-    "authentication required": _FOR_GOOD["NOAUTH"],  # an older client library takes the code away
-    "invalid password": _FOR_GOOD["WRONGPASS"],
-    "invalid username-password": _FOR_GOOD["WRONGPASS"],
-    "invalid username or password": _FOR_GOOD["WRONGPASS"],
-    "db index is out of range": "it has no such database: correct the number in the URL",
-    "invalid db index": "it has no such database: correct the number in the URL",
-    "select is not allowed in cluster mode": "it is a node of a Cluster: write redis+cluster://",
-    "cluster support disabled": "it is not a node of a Cluster: write redis://",
-    "non deterministic commands": f"it is too old: Redis {OLDEST} or later is needed",
-    "the user executing the script can't": _FOR_GOOD["NOPERM"],
-    "unknown redis command": f"it is too old, or no Redis: Redis {OLDEST} or later is needed",
-    "unknown command": f"it cannot run scripts, or its commands were renamed: Redis {OLDEST} or later is needed",
-}
+_CODES: Final = frozenset({*_PASSING, *_FOR_GOOD, "MOVED", "ASK", "NOSCRIPT"})
 _CODE: Final = re.compile(r"(?:^|-|: )([A-Z]{3,})\b")
+_PHRASES: Final = {
+    # errors without a code, or from which redis-py takes it at login
+    "max number of clients": "MAXCLIENTS",
+    "loading the dataset": "LOADING",
+    "without any password configured": "no password",
+    "but no password is set": "no password",
+    "authentication required": "NOAUTH",
+    "invalid password": "WRONGPASS",
+    "invalid username-password": "WRONGPASS",
+    "invalid username or password": "WRONGPASS",
+    "no permissions to": "NOPERM",
+    "the user executing the script can't": "NOPERM",
+    "db index is out of range": "no database",
+    "invalid db index": "no database",
+    "select is not allowed in cluster mode": "a node",
+    "cluster support disabled": "no node",
+    "non deterministic commands": "old",
+    "unknown redis command": "old",
+    "unknown command": "no command",
+}
 
 
 def refusal(error: Exception, where: str, rights: str = RIGHTS) -> StoreError:
     """Translate an error that the server answered with. rights: what a user with an ACL needs."""
-    code, said = code_of(error), str(error)
+    code = code_of(error)
     if code in _PASSING:
         return StoreUnavailable(f"Redis at {where} rejected the request temporarily: {_PASSING[code]}")
     if code in _FOR_GOOD:
         return StoreRefused(f"Redis at {where} refuses: {_FOR_GOOD[code].replace(RIGHTS, rights)}")
-    lowered = said.lower()
-    for phrase, remedy in _PHRASES.items():
-        if phrase in lowered:
-            return StoreRefused(f"Redis at {where} refuses: {remedy.replace(RIGHTS, rights)}")
-    if "max number of clients" in lowered:
-        return StoreUnavailable(f"Redis at {where} reached maxclients: raise it, or close some connections")
-    return OutcomeUnknown(f"Redis at {where} failed in a way that is not known: {_short(said)}")
+    return OutcomeUnknown(f"Redis at {where} failed in a way that is not known: {_short(str(error))}")
 
 
 def code_of(error: Exception) -> str:
-    """Return the word by which Redis says what kind of error it is ("OOM"); empty if it says none."""
-    code: str | None = getattr(error, "status_code", None)
-    if code and code != "ERR":
-        return code
-    named = _BY_CLASS.get(type(error).__name__)
-    if named is not None:
-        return named
-    # servers before 7 wrap what a command of a script said, with a dash or a colon before its code
-    for found in _CODE.finditer(str(error)):
-        if found[1] in _PASSING or found[1] in _FOR_GOOD or found[1] in ("MOVED", "ASK", "NOSCRIPT"):
-            return found[1]
-    return ""
+    """Return the word by which Redis says what kind of error it is ("OOM"), or ours for it; empty if it is not known.
 
-
-_BY_CLASS: Final = {
-    "NoScriptError": "NOSCRIPT",
-    "ReadOnlyError": "READONLY",
-    "OutOfMemoryError": "OOM",
-    "BusyLoadingError": "LOADING",
-    "NoPermissionError": "NOPERM",
-    "TryAgainError": "TRYAGAIN",
-    "ClusterDownError": "CLUSTERDOWN",
-    "MasterDownError": "MASTERDOWN",
-    "MovedError": "MOVED",
-    "AskError": "ASK",
-    "ClusterCrossSlotError": "CROSSSLOT",
-}
-"""Older versions of the client library take the code out of the text and keep it in the class alone."""
+    Servers before 7 wrap what a command of a script said, with a dash or a colon before its code.
+    """
+    said = str(error)
+    codes = (found[1] for found in _CODE.finditer(said) if found[1] in _CODES)
+    phrases = (code for phrase, code in _PHRASES.items() if phrase in said.lower())
+    return next(codes, None) or next(phrases, "")
 
 
 def unconnected(error: Exception, where: str, *, is_secure: bool) -> StoreError:
     """Translate what went wrong before anything was sent."""
     from redis import exceptions
 
-    said = _short(str(error))
+    said, known = _short(str(error)), refusal(error, where)
     lowered = said.lower()
-    if isinstance(error, exceptions.ResponseError | exceptions.AuthenticationError | exceptions.BusyLoadingError):
-        known = refusal(error, where)
-        return known if not isinstance(known, OutcomeUnknown) else StoreUnavailable(str(known))
-    if "max number of clients" in lowered:
-        return refusal(error, where)
+    if not isinstance(known, OutcomeUnknown):
+        return known
+    if isinstance(error, exceptions.ResponseError | exceptions.AuthenticationError):
+        return StoreUnavailable(str(known))
     if "certificate verify failed" in lowered or "hostname mismatch" in lowered:
         return StoreRefused(
             f"the certificate of {where} is not trusted ({said}); name its authority: ?ssl_ca_certs=FILE"
@@ -137,16 +122,10 @@ def unconnected(error: Exception, where: str, *, is_secure: bool) -> StoreError:
     return StoreUnavailable(f"cannot connect to Redis at {where}: {said}")
 
 
-def unanswered(error: Exception, where: str, limit: float) -> StoreError:
+def unanswered(error: Exception, where: str, limit: float) -> OutcomeUnknown:
     """Translate what went wrong after the send, or in the middle of it."""
-    from redis import exceptions
-
-    if isinstance(error, exceptions.AuthenticationError | exceptions.BusyLoadingError):
-        return refusal(error, where)  # an answer of the server, which the library raises as an error of the connection
-    if isinstance(error, exceptions.TimeoutError | TimeoutError):
+    if isinstance(error, TimeoutError):
         return OutcomeUnknown(f"no answer from Redis at {where} within {limit:.3g} s")
-    if isinstance(error, exceptions.ConnectionError) and "max number of clients" in str(error):
-        return refusal(error, where)
     return OutcomeUnknown(f"no clear answer from Redis at {where} ({_short(str(error)) or type(error).__name__})")
 
 

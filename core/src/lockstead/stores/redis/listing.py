@@ -13,10 +13,12 @@ from lockstead.errors import StoreError
 from lockstead.protocol.commands import Absent, List, Listing, Read, Snapshot
 from lockstead.stores.bounds import LISTING_MAX
 from lockstead.stores.kept import unreadable
-from lockstead.stores.redis.encoding import Keys, Words, answer, glance, measured
+from lockstead.stores.redis.encoding import Keys, answer, glance, measured
 from lockstead.stores.redis.errors import refusal
-from lockstead.stores.redis.route import Ask, Asking, Route, call_many, shown
+from lockstead.stores.redis.resp import ServerError, Words
+from lockstead.stores.redis.route import Ask, Asking, Route, call_many
 from lockstead.stores.redis.scripts import SCAN
+from lockstead.stores.servers import endpoint
 from lockstead.values import Name, Space
 
 SCAN_COUNT: Final = b"1000"
@@ -108,10 +110,10 @@ def _plain(key: bytes, words: Words, route: Route) -> Asking[Any]:
     for _ in range(3):
         address = yield from route.find(key)
         reply = (yield Ask(address, (words,)))[0]
-        if not isinstance(reply, Exception):
+        if not isinstance(reply, ServerError):
             return reply
         route.failed(address)
-    raise refusal(reply, shown(address))
+    raise refusal(reply, endpoint(address))
 
 
 def _scanned(space: Space, keys: Keys, route: Route) -> Asking[list[Name]]:
@@ -124,8 +126,8 @@ def _scanned(space: Space, keys: Keys, route: Route) -> Asking[list[Name]]:
             # by a script, for a name that is none of ours can be as long as a record
             words = (b"EVAL", SCAN.text, b"0", cursor, pattern, SCAN_COUNT, longest)
             reply = (yield Ask(address, (words,)))[0]
-            if isinstance(reply, Exception):
-                raise refusal(reply, shown(address))
+            if isinstance(reply, ServerError):
+                raise refusal(reply, endpoint(address))
             cursor, found_keys = reply
             for key in found_keys:
                 name = keys.name(key)

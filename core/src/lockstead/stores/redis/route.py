@@ -6,17 +6,19 @@ is answered NOSCRIPT, MOVED or ASK was not applied, so asking again is not a rep
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.frozen import frozen
 from lockstead.script import Script
 from lockstead.stores.redis.access import Access, Address, Kind
-from lockstead.stores.redis.encoding import Request, Words
+from lockstead.stores.redis.encoding import Request
 from lockstead.stores.redis.errors import code_of, refusal
+from lockstead.stores.redis.resp import ServerError, Words
+from lockstead.stores.servers import endpoint
 
 T = TypeVar("T")
 
@@ -44,32 +46,34 @@ Asking: TypeAlias = Script[Ask, list[Any], T]
 """A script that is answered with the replies to its commands, in their order."""
 
 
-class Route(Protocol):
-    """Knows which server is responsible for a key. Shared by threads."""
+class Route(ABC):
+    """Knows which server is responsible for a key. Shared by threads. what: the servers, for messages."""
 
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    @abstractmethod
     def known(self, key: bytes) -> Address | None:
         """Return the server for a key, if that need not be asked first."""
-        ...
 
+    @abstractmethod
     def find(self, key: bytes) -> Asking[Address]:
         """Return the server for a key."""
-        ...
 
     def masters(self) -> Asking[tuple[Address, ...]]:
         """Return every server on which there are records."""
-        ...
+        return ((yield from self.find(b"")),)
 
-    def failed(self, address: Address) -> None:
+    def failed(self, address: Address) -> None:  # noqa: B027 - where there is but one, there is nothing to note
         """Note that a server was not to be reached, or is not the one to ask."""
-        ...
 
-    def moved(self, key: bytes, address: Address) -> None:
+    def moved(self, key: bytes, address: Address) -> None:  # noqa: ARG002 - for those that overwrite it
         """Note that another server is responsible for a key. StoreRefused where there is but one."""
-        ...
+        self.asks(address)
 
-    def asks(self, address: Address) -> None:
+    def asks(self, address: Address) -> None:  # noqa: ARG002 - as above
         """Allow that another server is asked once. StoreRefused where there is but one."""
-        ...
+        raise StoreRefused(f"{self._what} is a node of a Redis Cluster; write redis+cluster://")
 
 
 def route(access: Access) -> Route:
@@ -83,42 +87,28 @@ def route(access: Access) -> Route:
             return ByCluster(access.addresses)
 
 
-@dataclass(frozen=True, slots=True)
-class OneServer:
+class OneServer(Route):
     """There is one server, and that is it."""
 
-    address: Address
+    def __init__(self, address: Address) -> None:
+        super().__init__(endpoint(address))
+        self._address = address
 
     def known(self, key: bytes) -> Address | None:  # noqa: ARG002 - as every route
         """Return the server."""
-        return self.address
+        return self._address
 
     def find(self, key: bytes) -> Asking[Address]:  # noqa: ARG002 - as every route
         """Return the server."""
         yield from ()
-        return self.address
-
-    def masters(self) -> Asking[tuple[Address, ...]]:
-        """Return the server."""
-        yield from ()
-        return (self.address,)
-
-    def failed(self, address: Address) -> None:
-        """Do nothing: there is no other server."""
-
-    def moved(self, key: bytes, address: Address) -> None:  # noqa: ARG002 - as every route
-        """Refuse: it is a node of a Cluster."""
-        self.asks(address)
-
-    def asks(self, address: Address) -> None:  # noqa: ARG002 - as every route
-        """Refuse: it is a node of a Cluster."""
-        raise StoreRefused(f"{shown(self.address)} is a node of a Redis Cluster; write redis+cluster://")
+        return self._address
 
 
-class BySentinel:
+class BySentinel(Route):
     """Sentinels know the master. Asked when none is known, or when the known one fails."""
 
     def __init__(self, sentinels: Sequence[Address], service: str) -> None:
+        super().__init__(f"the service {service!r}")
         self._sentinels = tuple(sentinels)
         self._service = service
         self._master: Address | None = None
@@ -134,22 +124,10 @@ class BySentinel:
             master = self._master = yield from self._asked()
         return master
 
-    def masters(self) -> Asking[tuple[Address, ...]]:
-        """Return the master."""
-        return ((yield from self.find(b"")),)
-
     def failed(self, address: Address) -> None:
         """Ask the Sentinels next time."""
         if self._master == address:
             self._master = None
-
-    def moved(self, key: bytes, address: Address) -> None:  # noqa: ARG002 - as every route
-        """Refuse: it is a node of a Cluster."""
-        self.asks(address)
-
-    def asks(self, address: Address) -> None:  # noqa: ARG002 - as every route
-        """Refuse: it is a node of a Cluster."""
-        raise StoreRefused(f"the service {self._service!r} is a node of a Redis Cluster; write redis+cluster://")
 
     def _asked(self) -> Asking[Address]:
         silent: StoreError | None = None
@@ -162,7 +140,7 @@ class BySentinel:
             except StoreError as error:
                 silent = error
                 continue
-            if isinstance(reply, Exception):
+            if isinstance(reply, ServerError):
                 silent = _of_sentinel(reply, sentinel)
             elif reply is None:
                 knows_none = True
@@ -183,19 +161,20 @@ def _address(reply: Any, sentinel: Address) -> Address:
     try:
         return reply[0].decode(), int(reply[1])
     except (TypeError, ValueError, IndexError, AttributeError):
-        raise StoreRefused(f"{shown(sentinel)} does not name a master as a Sentinel does") from None
+        raise StoreRefused(f"{endpoint(sentinel)} does not name a master as a Sentinel does") from None
 
 
-def _of_sentinel(reply: Exception, address: Address) -> StoreError:
+def _of_sentinel(reply: ServerError, address: Address) -> StoreError:
     if "unknown command" in str(reply).lower():
-        return StoreRefused(f"{shown(address)} is not a Sentinel; write redis://, or correct the address")
-    return refusal(reply, shown(address))
+        return StoreRefused(f"{endpoint(address)} is not a Sentinel; write redis://, or correct the address")
+    return refusal(reply, endpoint(address))
 
 
-class ByCluster:
+class ByCluster(Route):
     """The nodes of a Cluster know which slots each of them has."""
 
     def __init__(self, seeds: Sequence[Address]) -> None:
+        super().__init__("the Cluster")
         self._seeds = tuple(seeds)
         self._slots: dict[int, Address] = {}
         self._is_stale = True
@@ -240,8 +219,8 @@ class ByCluster:
             except StoreError as error:
                 silent = error
                 continue
-            if isinstance(reply, Exception):
-                silent = refusal(reply, shown(node))
+            if isinstance(reply, ServerError):
+                silent = refusal(reply, endpoint(node))
                 if isinstance(silent, StoreRefused):
                     raise silent
                 continue
@@ -262,7 +241,7 @@ def _slots(reply: Any, asked: Address) -> dict[int, Address]:
             address = (master[0].decode() if master[0] else asked[0], int(master[1]))
             slots.update(dict.fromkeys(range(max(0, first), min(SLOTS, last + 1)), address))
     except (TypeError, ValueError, IndexError, AttributeError):
-        raise StoreRefused(f"{shown(asked)} does not name its slots as a Redis Cluster does") from None
+        raise StoreRefused(f"{endpoint(asked)} does not name its slots as a Redis Cluster does") from None
     return slots
 
 
@@ -279,13 +258,9 @@ def slot_of(key: bytes) -> int:
 
 def call(request: Request, along: Route) -> Asking[Any]:
     """Carry out one script call, and return the answer of the script."""
-    address = along.known(request.keys[0])
-    if address is None:
-        address = yield from along.find(request.keys[0])
+    address = yield from along.find(request.keys[0])
     reply = (yield Ask(address, (request.by_digest(),)))[0]
-    if isinstance(reply, bytes):
-        return reply
-    return (yield from settled(reply, request, address, along))
+    return (yield from _settled(reply, request, address, along))
 
 
 def call_many(requests: Sequence[Request], along: Route) -> Asking[list[Any]]:
@@ -320,14 +295,14 @@ def call_many(requests: Sequence[Request], along: Route) -> Asking[list[Any]]:
     # all were asked: a redirection to a server that does not answer delays no other answer
     for number, address, reply in replied:
         try:
-            results[number] = yield from settled(reply, requests[number], address, along)
+            results[number] = yield from _settled(reply, requests[number], address, along)
         except StoreError as error:
             results[number] = error
     return results
 
 
 def _knows_no_script(reply: Any) -> bool:
-    return isinstance(reply, Exception) and code_of(reply) == "NOSCRIPT"
+    return isinstance(reply, ServerError) and code_of(reply) == "NOSCRIPT"
 
 
 def _taught(requests: Sequence[Request]) -> tuple[Words, ...]:
@@ -340,11 +315,11 @@ def _taught(requests: Sequence[Request]) -> tuple[Words, ...]:
     return tuple(commands)
 
 
-def settled(reply: Any, request: Request, address: Address, along: Route) -> Asking[Any]:
+def _settled(reply: Any, request: Request, address: Address, along: Route) -> Asking[Any]:
     """Follow a reply until it is an answer."""
     key = request.keys[0]
     for _ in range(STEPS_MAX):
-        if not isinstance(reply, Exception):
+        if not isinstance(reply, ServerError):
             return reply
         commands: tuple[Words, ...]
         match code_of(reply):
@@ -361,21 +336,15 @@ def settled(reply: Any, request: Request, address: Address, along: Route) -> Ask
             case code:
                 if code in ("READONLY", "CLUSTERDOWN", "MASTERDOWN"):
                     along.failed(address)
-                raise refusal(reply, shown(address))
+                raise refusal(reply, endpoint(address))
         reply = (yield Ask(address, commands))[-1]
     raise StoreUnavailable(f"{request.what} was sent from node to node; the Cluster is moving slots")
 
 
-def _target(reply: Exception, asked: Address) -> Address:
+def _target(reply: ServerError, asked: Address) -> Address:
     """Read where MOVED and ASK send us."""
     target = str(reply).split()[-1]
     host, _, port = target.rpartition(":")
     if not port.isdigit() or not 0 < int(port) < 65536:
-        raise StoreRefused(f"{shown(asked)} sends us to no address; is it a node of a Redis Cluster?")
+        raise StoreRefused(f"{endpoint(asked)} sends us to no address; is it a node of a Redis Cluster?")
     return host.strip("[]") or asked[0], int(port)
-
-
-def shown(address: Address) -> str:
-    """Return host:port."""
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

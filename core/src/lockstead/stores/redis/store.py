@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from lockstead.aio_script import drive as adrive
-from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from lockstead.errors import StoreError, StoreUnavailable
 from lockstead.protocol.commands import (
     Command,
     List,
@@ -21,20 +20,17 @@ from lockstead.protocol.commands import (
     TokenSource,
     Traits,
 )
-from lockstead.script import drive
-from lockstead.stores.aio_pool import AsyncPool
 from lockstead.stores.bounds import LISTING_MAX, Bounds, bounds_of
-from lockstead.stores.kept import MALFORMED, senseless
 from lockstead.stores.loops import PerLoop
-from lockstead.stores.pool import Pool
 from lockstead.stores.port import StoreBase
-from lockstead.stores.redis import aio_connection
 from lockstead.stores.redis.access import Access, Address
-from lockstead.stores.redis.aio_connection import AsyncConnection
-from lockstead.stores.redis.connection import Connection, Peer, connected, exchange, exchange_one
-from lockstead.stores.redis.encoding import Keys, Request, Words, answer, request
+from lockstead.stores.redis.aio_driver import AsyncDriver
+from lockstead.stores.redis.connection import Connection, connected
+from lockstead.stores.redis.driver import Driver
+from lockstead.stores.redis.encoding import Keys, Request, answer, request
 from lockstead.stores.redis.listing import listed
-from lockstead.stores.redis.route import Ask, Asking, Route, call, call_many, route, settled
+from lockstead.stores.redis.resp import Words
+from lockstead.stores.redis.route import Ask, Asking, call, call_many, route
 from lockstead.stores.redis.watches import Watches
 from lockstead.stores.subscriptions import Subscription
 from lockstead.values import Name
@@ -43,7 +39,6 @@ if TYPE_CHECKING:
     from lockstead.stores.examination import Finding, Guarantee
 
 A = TypeVar("A")
-T = TypeVar("T")
 
 GUARANTEE: Final = "one server, or asynchronous replication: a failover may forget the latest locks"
 
@@ -52,9 +47,6 @@ def traits_of(scheme: str) -> Traits:
     """Return the traits of a store on Redis, which are the same for every way to it."""
     return Traits(scheme=scheme, guarantee=GUARANTEE, clock=StoreClock.ONE_CLOCK, tokens=TokenSource.NATIVE)
 
-
-CONNECTIONS_MAX: Final = 1000
-"""Connections in use at once, in a process and in each of its event loops; a server takes 10,000 by default."""
 
 ENROL_LIMIT: Final = 1.0
 """Seconds that a request of the watching thread may take."""
@@ -74,91 +66,30 @@ class RedisStore(StoreBase):
         self._begin()
 
     def _begin(self) -> None:
-        self._route: Route = route(self._access)
-        self._pool = Pool(self.url, partial(connected, self._access), CONNECTIONS_MAX)
-        self._pools = PerLoop(self._pool_of_loop, AsyncPool.aclose)
+        self._route = route(self._access)
+        self._driver = Driver(self.url, self._access, self._route)
+        self._drivers = PerLoop(partial(AsyncDriver, self.url, self._access, self._route), AsyncDriver.aclose)
         self._watches = Watches(
             self._keys, known=self._route.known, find=self._found, connect=self._listener, ask=self._asked
         )
 
-    def _pool_of_loop(self) -> AsyncPool[Peer, AsyncConnection]:
-        return AsyncPool(self.url, partial(aio_connection.connected, self._access), CONNECTIONS_MAX)
-
-    # --- blocking ------------------------------------------------------------------------------------------------
-
     def perform(self, command: Command[A], limit: float) -> A:
         """Carry out one command within `limit` seconds: one script call, but for a listing."""
-        bounds = bounds_of(command, limit)
-        if isinstance(command, List):
-            return cast(A, self._run(self._listed(command), bounds))
-        asked = request(command, self._keys)
-        address = self._route.known(asked.keys[0])
-        if address is None or limit <= 0:
-            return cast(A, self._run(self._carried_out(command), bounds))
-        self._watches.asks(command)
-        # the usual way, in few steps: the server is known and its reply is the answer. A script would do the same
-        self._check_open()
-        try:
-            said = exchange_one(self._pool, address, asked.packed(), bounds)
-        except StoreError as error:
-            self._failed(Ask(address, ()), error)
-            raise
-        if not isinstance(said, bytes):
-            following = settled(said, asked, address, self._route)
-            said = self._run(following, bounds)
-        return cast(A, self._read(command, said))
+        return cast(A, self._driver.run(self._carried_out(command), bounds_of(command, limit)))
 
     def perform_many(self, commands: Sequence[Command[Any]], limit: float) -> list[Any]:
         """Carry out many commands with one sending for each server."""
         try:
-            return self._run(self._all_carried_out(commands), Bounds(limit, LISTING_MAX))
+            return self._driver.run(self._all_carried_out(commands), Bounds(limit, LISTING_MAX))
         except StoreError as error:
             return [error] * len(commands)
 
-    def _run(self, script: Asking[T], bounds: Bounds) -> T:
-        """Drive a script to its end. OutcomeUnknown for replies of another shape than any of Redis's own."""
-        self._check_open()
-
-        def answered(ask: Ask) -> list[Any]:
-            try:
-                return exchange(self._pool, ask, _part(bounds, ask))
-            except StoreError as error:
-                self._failed(ask, error)
-                raise
-
-        try:
-            return drive(script, answered)
-        except MALFORMED as error:
-            raise senseless("Redis", error) from error
-
-    def _failed(self, ask: Ask, error: StoreError) -> bool:
-        """Note that a server may be gone, or not be the one to ask any more."""
-        if ask.to_sentinel or not isinstance(error, OutcomeUnknown | StoreUnavailable):
-            return False
-        self._route.failed(ask.address)
-        self._pool.drop((ask.address, False))
-        return True
-
-    # --- awaiting ------------------------------------------------------------------------------------------------
-
     async def aperform(self, command: Command[Any], limit: float) -> Any:
         """Carry out one command like `perform`, awaiting, from any event loop of asyncio."""
-        self._check_open()
-        bounds = bounds_of(command, limit)
-        pool = await self._pools.get()
-
-        async def answered(ask: Ask) -> list[Any]:
-            try:
-                return await aio_connection.exchange(pool, ask, _part(bounds, ask))
-            except StoreError as error:
-                if self._failed(ask, error):
-                    await pool.drop((ask.address, False))
-                raise
-
-        try:
-            return await adrive(self._carried_out(command), answered)
-        except MALFORMED as error:
-            raise senseless("Redis", error) from error
+        if not self._is_open:
+            raise StoreUnavailable(f"the store {self.url} is closed")
+        driver = await self._drivers.get()
+        return await driver.run(self._carried_out(command), bounds_of(command, limit))
 
     # --- scripts -------------------------------------------------------------------------------------------------
 
@@ -206,13 +137,13 @@ class RedisStore(StoreBase):
         return self._watches.subscribe(name, on_change)
 
     def _found(self, record: bytes) -> Address:
-        return self._run(self._route.find(record), Bounds(ENROL_LIMIT))
+        return self._driver.run(self._route.find(record), Bounds(ENROL_LIMIT))
 
     def _listener(self, address: Address, limit: float) -> Connection:
         return connected(self._access, (address, False), time.monotonic() + limit)
 
     def _asked(self, requests: Sequence[Request]) -> list[Any]:
-        return self._run(call_many(requests, self._route), Bounds(ENROL_LIMIT))
+        return self._driver.run(call_many(requests, self._route), Bounds(ENROL_LIMIT))
 
     # --- examining -----------------------------------------------------------------------------------------------
 
@@ -228,36 +159,25 @@ class RedisStore(StoreBase):
         from lockstead.stores.redis.doctor import examination
 
         def send(address: Address, words: Words) -> Any:
-            return exchange(self._pool, Ask(address, (words,)), Bounds(limit))[0]
+            return self._driver.exchange(Bounds(limit), Ask(address, (words,)))[0]
 
-        self._check_open()
-        masters = self._run(self._route.masters(), Bounds(limit))
+        masters = self._driver.run(self._route.masters(), Bounds(limit))
         yield self._access.transport((*self._access.addresses, *masters))
         yield from examination(masters, self._watches.channel, send)
 
     # --- life ----------------------------------------------------------------------------------------------------
 
-    def _check_open(self) -> None:
-        if not self._is_open:
-            raise StoreUnavailable(f"the store {self.url} is closed")
-
     def after_fork(self) -> None:
         """Forget every inherited connection, without closing it: its bytes belong to the parent."""
-        self._inherited += [self._pool, self._pools, self._watches]
+        self._inherited += [self._driver, self._drivers, self._watches]
         self._begin()
 
     def close(self) -> None:
         """Close every connection. Idempotent."""
         self._is_open = False
         self._watches.close()
-        self._pool.close()
-        self._pools.close()
-
-
-def _part(bounds: Bounds, ask: Ask) -> Bounds:
-    if bounds.is_over:
-        raise StoreUnavailable(f"no time is left of {bounds.limit:.3g} s to ask Redis; it was not sent")
-    return bounds if ask.share == 1.0 else bounds.part(ask.share)
+        self._driver.close()
+        self._drivers.close()
 
 
 __all__ = ["RedisStore", "traits_of"]

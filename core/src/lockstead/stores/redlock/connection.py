@@ -1,6 +1,6 @@
 """Non-blocking connections to one master, and the state of that master.
 
-Connections are redis-py's. Answers are read as they arrive, in the order of the requests; answers that nobody waits for
+Answers are read as they arrive, in the order of the requests; answers that nobody waits for
 any more are read and dropped first. So a connection is always usable, and a later request is always carried out after
 an earlier one. Must not know what is asked.
 """
@@ -11,17 +11,20 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, cast
+from typing import Final
 
-from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
+from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.stores.bootclock import boot_now
-from lockstead.stores.bounds import ANSWER_MAX, LISTING_MAX, BoundedSocket, Bounds
+from lockstead.stores.bounds import ANSWER_MAX, LISTING_MAX, Bounds
+from lockstead.stores.kept import MALFORMED
 from lockstead.stores.redis.access import Access, Address
-from lockstead.stores.redis.errors import OLDEST, unconnected
-from lockstead.stores.redlock.scripts import SCRIPT
+from lockstead.stores.redis.connection import Connection, connected
+from lockstead.stores.redis.errors import OLDEST, refusal
+from lockstead.stores.redis.resp import ServerError
+from lockstead.stores.redlock.scripts import RIGHTS, SCRIPT
+from lockstead.stores.servers import endpoint
 
 OnAnswer = Callable[[object], None]
 """Called with an answer, or with the exception in its place."""
@@ -34,7 +37,7 @@ STALE_LIMITS: Final = 3
 """An answer outstanding for this many seconds and this many times the limit of a master is given up."""
 
 DIAL_LIMIT: Final = 2.0
-"""Seconds for each step of connecting; a caller waits far shorter, and uses the connection next time."""
+"""Seconds for connecting, and for sending; a caller waits far shorter, and uses the connection next time."""
 
 DOWN_MIN: Final = 0.1
 DOWN_MAX: Final = 2.0
@@ -42,34 +45,6 @@ DOWN_MAX: Final = 2.0
 
 IDLE_MAX: Final = 64
 """Connections kept for each master."""
-
-
-class Pipelined(Protocol):
-    """What is used of redis-py's connection, which is typed in parts only."""
-
-    _sock: BoundedSocket | None
-
-    def connect(self) -> None:
-        """Connect, log in, select the database."""
-
-    def send_packed_command(self, command: Sequence[bytes], check_health: bool = True) -> None:
-        """Send what was encoded."""
-
-    def disconnect(self) -> None:
-        """Close it."""
-
-    def pack_command(self, *arguments: object) -> Sequence[bytes]:
-        """Encode one command."""
-        ...
-
-    def pack_commands(self, commands: Sequence[Sequence[object]]) -> Sequence[bytes]:
-        """Encode several commands."""
-        ...
-
-    def read_response(
-        self, disable_decoding: bool = False, *, timeout: float = 0, disconnect_on_error: bool = True
-    ) -> Any:
-        """Read one reply; raises error replies. After a timeout the bytes read so far stay buffered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +58,16 @@ class Identity:
 class MasterConnection:
     """One connection to one master. Used by one thread at a time."""
 
-    __slots__ = ("_backlog", "_callbacks", "_connection", "_room", "fileno", "identity", "is_open")
+    __slots__ = ("_backlog", "_bounds", "_callbacks", "_room", "connection", "fileno", "identity", "is_open")
 
-    def __init__(self, connection: Pipelined, identity: Identity) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, identity: Identity) -> None:
+        self.connection = connection
         self._callbacks: deque[tuple[OnAnswer, int, float]] = deque()
+        # of the next answers the size is limited, not the time: reading does not wait
         self._room = ANSWER_MAX
-        self._bound()
+        self._bounds = Bounds(math.inf)
         self._backlog = 0
-        self.fileno = -1 if connection._sock is None else connection._sock.fileno()
+        self.fileno = connection.raw.fileno()
         self.identity = identity
         self.is_open = True
 
@@ -109,53 +85,33 @@ class MasterConnection:
         """Whether nothing more may be sent until answers have come."""
         return self._backlog > BACKLOG_BYTES_MAX
 
-    def pack(self, *arguments: str | bytes | int) -> bytes:
-        """Encode a command, the same for every master."""
-        return b"".join(self._connection.pack_command(*arguments))
-
-    def post(self, packed: bytes, callbacks: list[OnAnswer]) -> bool:
-        """Send; each callback receives one answer, in order. False if sending failed, which ends the connection."""
+    def post(self, packed: bytes, callbacks: list[OnAnswer]) -> None:
+        """Send; each callback receives one answer, in order. If sending fails, that ends the connection."""
         try:
-            self._connection.send_packed_command([packed], check_health=False)
-        except Exception as error:  # noqa: BLE001 - part of it may have been sent
+            self.connection.send(packed, Bounds(DIAL_LIMIT))
+        except OSError as error:  # part of it may have been sent
             self.fail(error)
-            return False
+            return
         share = len(packed) // len(callbacks)
         self._backlog += share * len(callbacks)
         now = time.monotonic()
         self._callbacks.extend((callback, share, now) for callback in callbacks)
-        return True
 
     def takes_listings(self) -> None:
         """Take long answers from now on."""
         self._room = LISTING_MAX
-        self._bound()
-
-    def _bound(self) -> None:
-        """Limit the size of the next answer, not its time: reading does not block."""
-        connected = self._connection._sock
-        if connected is not None:
-            connected.bounds = Bounds(math.inf, self._room)
+        self._bounds = Bounds(math.inf, self._room)
 
     def collect(self) -> None:
         """Read the available answers without blocking; unexpected data ends the connection."""
-        from redis import exceptions
-
-        if not self._callbacks:
-            self.fail(ConnectionError("it was closed, or sent data without a request"))
+        try:
+            answers = self.connection.arrived(self._bounds, len(self._callbacks))
+        except (OSError, ValueError) as error:
+            self.fail(error)
             return
-        while self._callbacks:
-            answer: object
-            try:
-                answer = self._connection.read_response(disable_decoding=True, timeout=0, disconnect_on_error=False)
-            except exceptions.ResponseError as error:
-                answer = error
-            except exceptions.TimeoutError:
-                return
-            except Exception as error:  # noqa: BLE001 - the connection is unusable
-                self.fail(error)
-                return
-            self._bound()
+        if answers:
+            self._bounds = Bounds(math.inf, self._room)
+        for answer in answers:
             callback, share, _sent_at = self._callbacks.popleft()
             self._backlog -= share
             callback(answer)
@@ -170,8 +126,7 @@ class MasterConnection:
     def close(self) -> None:
         """Close it. Idempotent."""
         self.is_open = False
-        with suppress(Exception):
-            self._connection.disconnect()
+        self.connection.close()
 
 
 @dataclass(slots=True)
@@ -207,8 +162,7 @@ class Master:
     @property
     def where(self) -> str:
         """`host:port`."""
-        host, port = self.address
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return endpoint(self.address)
 
     def may_vote_at(self, line: MasterConnection) -> float:
         """Return the instant (boot clock) from which this server may vote: leases that it lost are over then."""
@@ -235,10 +189,26 @@ class Master:
                 return
         line.close()
 
+    def connect(self) -> MasterConnection:
+        """Connect, load the script and identify the server. Raises StoreError: no command was sent. Blocks."""
+        bounds = Bounds(DIAL_LIMIT)
+        connection = connected(self.access, (self.address, False), bounds.ends_at)
+        try:
+            info, sha = connection.exchange([(b"INFO", b"server"), (b"SCRIPT", b"LOAD", SCRIPT)], bounds)
+            if isinstance(sha, ServerError):
+                raise refusal(sha, self.where, RIGHTS)
+            return MasterConnection(connection, self._identity(info))
+        except (OutcomeUnknown, *MALFORMED) as error:
+            connection.close()
+            raise StoreUnavailable(f"no connection to Redis at {self.where} ({error})") from error
+        except BaseException:
+            connection.close()
+            raise
+
     def dial(self) -> MasterConnection | None:
         """Connect, identify the server and send pending removals; None and `trouble` if that fails. Blocks."""
         try:
-            line = self._dialled()
+            line = self.connect()
         except StoreError as error:
             with self.lock:
                 self.trouble = error
@@ -286,48 +256,15 @@ class Master:
         self.pending_removals.pop(incarnation, None)
         return False
 
-    def _dialled(self) -> MasterConnection:
-        from lockstead.stores.redis.bounded import bounded
-
-        connection = cast(Pipelined, bounded(self.access, self.address, Bounds(DIAL_LIMIT), patience=DIAL_LIMIT))
-        try:
-            connection.connect()
-            identity = self._identity(connection)
-        except StoreError:
-            connection.disconnect()
-            raise
-        except Exception as error:
-            connection.disconnect()
-            raise unconnected(error, self.where, is_secure=self.access.is_secure) from error
-        return MasterConnection(connection, identity)
-
-    def _identity(self, connection: Pipelined) -> Identity:
-        from redis import exceptions
-
-        asked = [("INFO", "server"), ("ROLE",), ("SCRIPT", "LOAD", SCRIPT)]
-        connection.send_packed_command([b"".join(connection.pack_commands(asked))], check_health=False)
-        replies: list[Any] = []
-        for _ in asked:
-            try:
-                replies.append(connection.read_response(disable_decoding=True))
-            except exceptions.NoPermissionError as error:
-                replies.append(error)
-        info, role, sha = replies
-        if isinstance(sha, Exception):
-            raise unconnected(sha, self.where, is_secure=self.access.is_secure)
-        if not isinstance(role, Exception) and role[0] != b"master":
-            raise StoreUnavailable(
-                f"Redis at {self.where} is a {role[0].decode().replace('slave', 'replica')}: Redlock needs independent "
-                "masters"
+    def _identity(self, info: object) -> Identity:
+        if isinstance(info, bytes):
+            return _identity(info, self.where)
+        if self.restart_delay > 0:
+            raise StoreRefused(
+                f"this user may not read the uptime of Redis at {self.where}: grant it INFO, or set "
+                "restart_delay=0 if the masters lose no data in a restart"
             )
-        if isinstance(info, Exception):
-            if self.restart_delay > 0:
-                raise StoreRefused(
-                    f"this user may not read the uptime of Redis at {self.where}: grant it INFO, or set "
-                    "restart_delay=0 if the masters lose no data in a restart"
-                )
-            return Identity("", 0.0)
-        return _identity(info, self.where)
+        return Identity("", 0.0)
 
 
 def _identity(info: bytes, where: str) -> Identity:

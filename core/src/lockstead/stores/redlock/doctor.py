@@ -5,16 +5,16 @@ Must not know commands or records.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from lockstead.errors import StoreError, StoreUnavailable
+from lockstead.errors import StoreError
 from lockstead.stores.bootclock import boot_now
+from lockstead.stores.bounds import Bounds
 from lockstead.stores.examination import Finding, Severity
-from lockstead.stores.redlock.connection import Master, MasterConnection
+from lockstead.stores.redis.resp import ServerError
+from lockstead.stores.redlock.connection import Master
 from lockstead.stores.redlock.masters import MasterGroup
 
 CLOCKS_APART: Final = 1.0
@@ -23,10 +23,10 @@ CLOCKS_APART: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """What one master reports; settings is empty if this user may not read them."""
+    """What one master reports; settings is empty and clock None if this user may not read them."""
 
     settings: dict[str, str]
-    clock: float
+    clock: float | None
     started_before: float
 
 
@@ -59,33 +59,14 @@ def examination(group: MasterGroup, restart_delay: float, limit: float) -> Itera
 
 
 def _look(master: Master, limit: float) -> _Looked:
-    connection = master.dial()
-    if connection is None:
-        raise master.trouble or StoreUnavailable("it cannot be reached")
+    connection = master.connect()
     try:
-        seconds, micros = _asked(connection, limit, "TIME")
-        pairs: Any = []
-        with suppress(PermissionError):
-            pairs = _asked(connection, limit, "CONFIG", "GET", "*")
-        settings = {name.decode(): value.decode() for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
-        clock = int(seconds) + int(micros) / 1e6 - boot_now()
-        return _Looked(settings, clock, connection.identity.started_before)
+        now, pairs = connection.connection.exchange([(b"TIME",), (b"CONFIG", b"GET", b"*")], Bounds(limit))
     finally:
         connection.close()
-
-
-def _asked(connection: MasterConnection, limit: float, *arguments: str) -> Any:
-    answers: list[object] = []
-    connection.post(connection.pack(*arguments), [answers.append])
-    ends_at = time.monotonic() + limit
-    while not answers and time.monotonic() < ends_at:
-        connection.collect()
-        time.sleep(0.001)
-    if not answers:
-        raise StoreUnavailable(f"no answer to {arguments[0]} within {limit:.3g} s")
-    if isinstance(answers[0], Exception):
-        raise PermissionError(str(answers[0]))
-    return answers[0]
+    clock = None if isinstance(now, ServerError) else int(now[0]) + int(now[1]) / 1e6 - boot_now()
+    words = [] if isinstance(pairs, ServerError) else [word.decode() for word in pairs]
+    return _Looked(dict(zip(words[::2], words[1::2], strict=True)), clock, connection.identity.started_before)
 
 
 def _memory(where: str, settings: dict[str, str], restart_delay: float) -> Iterator[Finding]:
@@ -111,7 +92,8 @@ def _age(where: str, started_before: float, restart_delay: float) -> Iterator[Fi
 
 
 def _clocks(looked: dict[str, _Looked]) -> Iterator[Finding]:
-    apart = max(one.clock for one in looked.values()) - min(one.clock for one in looked.values())
+    clocks = [one.clock for one in looked.values() if one.clock is not None]
+    apart = max(clocks, default=0.0) - min(clocks, default=0.0)
     figures = {"apart_seconds": apart}
     if apart > CLOCKS_APART:
         text = f"the clocks of the masters differ by {apart:.1f} s: when one is corrected, its locks end early or late"

@@ -17,18 +17,13 @@ from lockstead.errors import OutcomeUnknown, StoreRefused, StoreUnavailable
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.redis.access import Access
 from lockstead.stores.redis.errors import code_of, refusal
+from lockstead.stores.redis.resp import ServerError, encoded
 from lockstead.stores.redlock.connection import STALE_LIMITS, STALE_MIN, Master, MasterConnection, OnAnswer
-from lockstead.stores.redlock.scripts import SCRIPT, Arguments, Seen
+from lockstead.stores.redlock.scripts import RIGHTS, SCRIPT, Seen
 from lockstead.stores.redlock.votes import Question, quorum_of
 
 if TYPE_CHECKING:
     from lockstead.stores.examination import Finding
-
-RIGHTS: Final = (
-    "~PREFIX:* +eval +evalsha +script|load +info +role +select +exists +type +hlen +hget +hmget +hgetall +pttl "
-    "+zcard +zrangebylex +hset +del +rename +pexpire +zadd +zrem"
-)
-"""The ACL that a user needs on every master; see docs/access.md."""
 
 CHUNK: Final = 64
 """Questions sent to a master before answers are read."""
@@ -184,11 +179,6 @@ class Exchange:
         """Seconds left for the command."""
         return self.ends_at - time.monotonic()
 
-    def pack(self, arguments: Arguments) -> bytes | None:
-        """Encode a command; None if no master is reachable."""
-        connection = next(iter(self._connections.values()), None)
-        return None if connection is None else connection.pack(*arguments)
-
     def ask(self, questions: Sequence[Question]) -> list[object]:
         """Ask all masters; return the decision of each question, None where it could not be decided.
 
@@ -201,8 +191,6 @@ class Exchange:
 
     def _round(self, questions: Sequence[Question]) -> list[object]:
         now = boot_now()
-        for question in questions:
-            question.packed = question.packed or self.pack(question.arguments) or b""
         for place, master in enumerate(self._group.masters):
             connection = self._connections.get(place)
             self._send(
@@ -273,10 +261,10 @@ class Exchange:
                 master.is_silent = False
                 self._note(question, place, answer)
                 return
-            if code_of(answer) == "NOSCRIPT" and question.arguments[0] == "EVALSHA":
+            if code_of(answer) == "NOSCRIPT" and question.command[0] == b"EVALSHA":
                 # refused before anything was done, so this is not a repetition
-                connection.post(connection.pack("EVAL", SCRIPT, *question.arguments[2:]), [on_answer])
-            elif _is_answer(answer):
+                connection.post(encoded([(b"EVAL", SCRIPT, *question.command[2:])]), [on_answer])
+            elif isinstance(answer, ServerError):
                 master.is_silent = False
                 question.votes.silent.discard(place)
                 question.votes.failed[place] = refusal(answer, master.where, RIGHTS)
@@ -300,11 +288,11 @@ class Exchange:
             one = Seen(False)  # being removed: it counts as absent
         question.votes.seen[place] = one
 
-    def post(self, place: int, arguments: Arguments, callback: OnAnswer) -> None:
+    def post(self, place: int, packed: bytes, callback: OnAnswer) -> None:
         """Send a command to one master, after all earlier requests; nobody waits for the answer."""
         connection = self._connections.get(place)
         if connection is not None and connection.is_open:
-            connection.post(connection.pack(*arguments), [callback])
+            connection.post(packed, [callback])
 
     def settle(self, is_settled: Callable[[], bool]) -> None:
         """Wait until `is_settled` returns true, at most for the limit of one master."""
@@ -330,9 +318,3 @@ class Exchange:
             if not connection.is_open:
                 with suppress(KeyError, ValueError):
                     self._poll.unregister(fileno)
-
-
-def _is_answer(error: Exception) -> bool:
-    from redis import exceptions
-
-    return isinstance(error, exceptions.ResponseError)

@@ -12,17 +12,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha1
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from lockstead.reading import TOO_LARGE, whole
 from lockstead.stores.kept import NO_HEAD, NO_MAP, bounded, unreadable
+from lockstead.stores.redis.resp import Words
 from lockstead.values import Name, Space
 
 FLAW: Final = b"d"
 """Field of an answer that says why a record is not sent; no record has it."""
 
-Arguments: TypeAlias = "tuple[str | bytes | int, ...]"
-"""A command of Redis with its arguments."""
+RIGHTS: Final = (
+    "~PREFIX:* +eval +evalsha +script|load +info +role +select +exists +type +hlen +hget +hmget +hgetall +pttl "
+    "+zcard +zrangebylex +hset +del +rename +pexpire +zadd +zrem"
+)
+"""The ACL that a user needs on every master; see docs/access.md."""
 
 FOREVER_MS: Final = 90 * 86_400_000
 """Milliseconds for records that live forever: every key gets a ttl."""
@@ -30,7 +34,7 @@ FOREVER_MS: Final = 90 * 86_400_000
 NUMBERS: Final = 2**52
 """Bound of the numbers of writes; sums are modulo it, which a Lua number holds exactly."""
 
-SCRIPT: Final = """
+SCRIPT: Final = b"""
 local rec, old, index = KEYS[1], KEYS[2], KEYS[3]
 local op = ARGV[1]
 local call = redis.call
@@ -169,7 +173,13 @@ end
 return redis.error_reply('ERR unknown word of lockstead: ' .. op)
 """
 
-SHA: Final = sha1(SCRIPT.encode()).hexdigest()  # noqa: S324 - Redis names scripts by it
+SHA: Final = sha1(SCRIPT).hexdigest().encode()  # noqa: S324 - Redis names scripts by it
+
+
+def call(keys: tuple[str, str, str], *arguments: str | bytes | int) -> Words:
+    """Return the command that runs the script."""
+    words = (word if isinstance(word, bytes) else str(word).encode() for word in (*keys, *arguments))
+    return (b"EVALSHA", SHA, b"3", *words)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,13 +32,13 @@ from lockstead.protocol.commands import (
     Traits,
 )
 from lockstead.stores.port import StoreBase
+from lockstead.stores.redis.resp import Words, encoded
 from lockstead.stores.redlock.masters import Exchange, MasterGroup
 from lockstead.stores.redlock.scripts import (
     NUMBERS,
-    SHA,
-    Arguments,
     Keys,
     Seen,
+    call,
     flat_fields,
     inner_name,
     listed,
@@ -169,26 +169,26 @@ class RedlockStore(StoreBase):
     def _question_of(self, command: _Simple) -> Question:
         match command:
             case Read():
-                return self._question(self._arguments(command.name, "read"), by_read)
+                return self._question(self._call(command.name, "read"), by_read)
             case Extend():
-                arguments = self._arguments(
+                extend = self._call(
                     command.name, "extend", command.incarnation or "", _number(), *flat_fields(command.fields)
                 )
-                return self._question(arguments, by_extend)
+                return self._question(extend, by_extend)
             case Remove():
                 clears = command.incarnation if command.revision is None else ""
                 return self._question(self._removal(command), by_remove, clears=clears)
 
-    def _question(self, arguments: Arguments, decide: Callable[[Votes, bool], object], *, clears: str = "") -> Question:
-        return Question(arguments, decide, Votes(len(self._group.masters)), clears=clears)
+    def _question(self, asked: Words, decide: Callable[[Votes, bool], object], *, clears: str = "") -> Question:
+        return Question(asked, decide, Votes(len(self._group.masters)), clears=clears)
 
-    def _removal(self, command: Remove) -> Arguments:
+    def _removal(self, command: Remove) -> Words:
         count, _, total = (command.revision or "").partition(".")
-        return self._arguments(command.name, "remove", command.incarnation, inner_name(command.name), count, total)
+        return self._call(command.name, "remove", command.incarnation, inner_name(command.name), count, total)
 
     def _defer_removal(self, command: Remove, question: Question) -> None:
         """Keep a removal for masters that it did not reach: otherwise only the ttl would free the key there."""
-        if command.revision is not None or not question.packed:
+        if command.revision is not None:
             return
         for place in {*question.votes.silent, *question.votes.failed}:
             self._group.masters[place].defer_removal(
@@ -210,17 +210,17 @@ class RedlockStore(StoreBase):
         state = (answer.incarnation, int(target[b"n"]), target[b"x"].decode())
         for place, one in alike.items():
             if one.state != state:
-                arguments = self._arguments(command.name, "copy", inner_name(command.name), *one.state, 0, *flat)
-                exchange.post(place, arguments, _nobody)
+                copy = self._call(command.name, "copy", inner_name(command.name), *one.state, 0, *flat)
+                exchange.post(place, encoded([copy]), _nobody)
         if not isinstance(command, Extend):
             return
         min_retention = int(target[b"s"])
         for place, one in votes.seen.items():
             if one.incarnation is None and not self._group.masters[place].has_pending_removal(answer.incarnation):
-                arguments = self._arguments(
+                copy = self._call(
                     command.name, "copy", inner_name(command.name), "", "", "", min_retention, *flat, "h", 0
                 )
-                exchange.post(place, arguments, _nobody)
+                exchange.post(place, encoded([copy]), _nobody)
 
     # --- what is voted on ----------------------------------------------------------------------------------------
 
@@ -270,23 +270,19 @@ class RedlockStore(StoreBase):
             raise votes.shortage(self._where, may_be_done=False)
         return votes
 
-    def _voting(self, command: _Voted, voted: str) -> Arguments:
+    def _voting(self, command: _Voted, voted: str) -> Words:
         name, fields = command.name, flat_fields(command.fields)
         match command:
             case Create():
-                return self._arguments(
-                    name, "create", voted, inner_name(name), milliseconds(command.min_retention), *fields
-                )
+                return self._call(name, "create", voted, inner_name(name), milliseconds(command.min_retention), *fields)
             case Replace():
                 count, _, total = command.revision.partition(".")
                 min_retention = milliseconds(command.min_retention)
                 expected = (command.incarnation, count, total)
-                return self._arguments(name, "replace", voted, inner_name(name), min_retention, *expected, *fields)
+                return self._call(name, "replace", voted, inner_name(name), min_retention, *expected, *fields)
             case Extend():
                 count, _, total = (command.revision or "").partition(".")
-                return self._arguments(
-                    name, "amend", voted, _number(), command.incarnation or "", count, total, *fields
-                )
+                return self._call(name, "amend", voted, _number(), command.incarnation or "", count, total, *fields)
 
     def _take_back(self, exchange: Exchange, name: Name, voted: str, votes: Votes, min_retention: float) -> int:
         """Withdraw a vote from all masters that may have it; return on how many that is not confirmed yet.
@@ -294,13 +290,12 @@ class RedlockStore(StoreBase):
         An unconfirmed removal stays pending: it follows the vote on the same connection, or is sent when the master is
         reachable again.
         """
-        arguments = self._arguments(name, "undo", voted, inner_name(name))
-        packed = exchange.pack(arguments) or b""
+        packed = encoded([self._call(name, "undo", voted, inner_name(name))])
         owing = votes.doubtful
         for place in owing:
             master = self._group.masters[place]
             master.defer_removal(voted, packed, min_retention or REMOVAL_KEPT_FOR)
-            exchange.post(place, arguments, master.removal_confirmed(voted))
+            exchange.post(place, packed, master.removal_confirmed(voted))
 
         def owed() -> list[int]:
             return [place for place in owing if self._group.masters[place].has_pending_removal(voted)]
@@ -311,14 +306,11 @@ class RedlockStore(StoreBase):
     # --- listing -------------------------------------------------------------------------------------------------
 
     def _list(self, command: List, limit: float) -> Listing:
-        arguments: Arguments = (
-            *("EVALSHA", SHA, 3, *self._keys.listing(command.space), "list"),
-            *ranges(command.key, command.part_prefix),
-        )
+        asked = call(self._keys.listing(command.space), "list", *ranges(command.key, command.part_prefix))
         votes = Votes(len(self._group.masters))
         listings: dict[int, dict[bytes, Seen]] = {}
         decide = partial(self._listing, command, listings)
-        question = Question(arguments, decide, votes, read=listed, lists=True, listings=listings)
+        question = Question(asked, decide, votes, read=listed, lists=True, listings=listings)
         with self._group.exchange(limit) as exchange:
             answer = exchange.ask([question])[0]
         if isinstance(answer, Listing):
@@ -343,8 +335,8 @@ class RedlockStore(StoreBase):
 
     # --- arguments ---------------------------------------------------------------------------------------------------
 
-    def _arguments(self, name: Name, *arguments: str | bytes | int) -> Arguments:
-        return ("EVALSHA", SHA, 3, *self._keys.of(name), *arguments)
+    def _call(self, name: Name, *arguments: str | bytes | int) -> Words:
+        return call(self._keys.of(name), *arguments)
 
     def _where(self, place: int) -> str:
         return self._group.masters[place].where

@@ -14,7 +14,8 @@ from typing import Any
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Conflict, Removed, Snapshot
-from lockstead.stores.redlock.scripts import NUMBERS, Arguments, Seen, seen
+from lockstead.stores.redis.resp import Words, encoded
+from lockstead.stores.redlock.scripts import NUMBERS, Seen, seen
 
 
 def quorum_of(masters: int) -> int:
@@ -86,12 +87,12 @@ class Votes:
 class Question:
     """One question to all masters. decide(votes, is_last) returns the answer, or None while more answers matter.
 
-    arguments: the command for each master. needs_vote: recently restarted masters are not asked. read: decodes an
+    needs_vote: recently restarted masters are not asked. read: decodes an
     answer of the script, or raises ValueError. clears: the incarnation that a master has removed once it answers.
     lists: the answers may be long.
     """
 
-    arguments: Arguments
+    command: Words
     decide: Callable[[Votes, bool], object]
     votes: Votes
     needs_vote: bool = False
@@ -99,7 +100,10 @@ class Question:
     clears: str = ""
     lists: bool = False
     listings: dict[int, dict[bytes, Seen]] = field(default_factory=dict)
-    packed: bytes = b""
+    packed: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.packed = encoded([self.command])
 
 
 class Vote(Enum):

@@ -1,0 +1,111 @@
+"""How Redis commands are written as bytes, and replies are read from bytes as they arrive (RESP2).
+
+redis-py's parsers are not used: they wait in the middle of a reply, and read as much as a server announces. Pure: uses
+no socket. Must not know what is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+Words: TypeAlias = "tuple[bytes, ...]"
+"""One command of Redis."""
+
+LINE_MAX: Final = 65_536
+"""Bytes of a line at most: an error, a number, or the size of what follows."""
+
+DEPTH_MAX: Final = 8
+"""Arrays within arrays at most; of the replies to our requests none has more than three."""
+
+
+def encoded(commands: Sequence[Words]) -> bytes:
+    """Return commands as they go over the wire."""
+    return b"".join(
+        piece
+        for words in commands
+        for piece in (b"*%d\r\n" % len(words), *[b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
+    )
+
+
+class ServerError(Exception):
+    """An error reply. Its text begins with a code, as in "NOSCRIPT No matching script"."""
+
+
+class Replies:
+    """The replies of one connection, in whatever pieces they arrive."""
+
+    __slots__ = ("_arrays", "_rest")
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+        # the arrays that are not complete, outermost first: elements so far, and how many there will be
+        self._arrays: list[tuple[list[Any], int]] = []
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether a reply has begun that is not complete."""
+        return bool(self._rest or self._arrays)
+
+    def feed(self, piece: bytes) -> list[Any]:
+        """Return the replies that this piece completes, each error as a ServerError.
+
+        Raises ValueError for what no Redis sends.
+        """
+        self._rest += piece
+        rest, at, replies = self._rest, 0, list[Any]()
+        while (end := rest.find(b"\r\n", at)) >= 0:
+            line, after = bytes(rest[at:end]), end + 2
+            size = _size(line)
+            if line[:1] == b"$" and size >= 0:
+                after += size + 2
+                if len(rest) < after:
+                    break
+                replies += self._completed(bytes(rest[end + 2 : after - 2]))
+            elif size > 0:
+                if len(self._arrays) == DEPTH_MAX:
+                    raise ValueError("not a reply of Redis: arrays within arrays")
+                self._arrays.append(([], size))
+            else:
+                replies += self._completed(_value(line))
+            at = after
+        else:
+            if len(rest) - at > LINE_MAX:
+                raise ValueError("a line without an end")
+        del rest[:at]
+        return replies
+
+    def _completed(self, element: Any) -> list[Any]:
+        """Add an element to the array that it belongs to; return the reply that it completes, if any."""
+        while self._arrays:
+            elements, size = self._arrays[-1]
+            elements.append(element)
+            if len(elements) < size:
+                return []
+            element = elements
+            self._arrays.pop()
+        return [element]
+
+
+def _size(line: bytes) -> int:
+    """Return the size of the text or array that a line begins; -1 if it begins none."""
+    if line[:1] not in (b"$", b"*") or line[1:] == b"-1":
+        return -1
+    if not line[1:].isdigit() or len(line) > 11:
+        raise ValueError("not a size")
+    return int(line[1:])
+
+
+def _value(line: bytes) -> Any:
+    """Return the reply that is a line by itself. Raises ValueError for what no Redis sends."""
+    match line[:1]:
+        case b"-":
+            return ServerError(line[1:].decode(errors="replace"))
+        case b":":
+            return int(line[1:])
+        case b"+":
+            return line[1:]
+        case b"$" | b"*":
+            return [] if line == b"*0" else None
+        case _:
+            raise ValueError("not a reply of Redis")
