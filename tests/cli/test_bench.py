@@ -39,7 +39,7 @@ def rows(path: Path) -> int:
     return int(count)
 
 
-def test_each_measure_stands_beside_its_floor_and_nothing_is_left(tmp_path: Path) -> None:
+def test_each_measure_has_its_floor_and_nothing_is_left(tmp_path: Path) -> None:
     told = measured(f"sqlite:///{tmp_path}/locks.db", "--count", "6")
     assert told["requests_per_cycle"] == {"Create": 1, "Remove": 1}
     measures = told["measures"]
@@ -55,7 +55,7 @@ def test_each_measure_stands_beside_its_floor_and_nothing_is_left(tmp_path: Path
     assert rows(tmp_path / "locks.db") == 0
 
 
-def test_on_cloud_storage_a_cycle_is_two_requests_and_no_object_is_left(server: GcsServer) -> None:
+def test_a_cycle_on_cloud_storage_is_two_requests(server: GcsServer) -> None:
     told = measured("gs://bucket/locks", "--count", "2", emulator=server.url)
     assert told["requests_per_cycle"] == {"Create": 1, "Remove": 1}
     assert server.objects("bucket") == {}
@@ -66,7 +66,7 @@ def test_on_cloud_storage_a_cycle_is_two_requests_and_no_object_is_left(server: 
     assert "list" in server.requests.counts(), "it has looked for what may be left"
 
 
-def test_a_store_that_takes_one_change_a_second_is_measured_all_the_same(server: GcsServer) -> None:
+def test_a_store_with_one_change_a_second_is_measured(server: GcsServer) -> None:
     server.faults.one_mutation_per_second = True
     measures = measured("gs://bucket/locks", "--count", "1", emulator=server.url)["measures"]
     assert measures["cycle"]["count"] == 1
@@ -103,7 +103,7 @@ def test_locks_that_others_hold_stay_theirs(server: GcsServer, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_measurement_that_is_cut_short_leaves_no_lock_and_no_process(server: GcsServer, number: int) -> None:
+def test_an_interrupted_measurement_leaves_nothing(server: GcsServer, number: int) -> None:
     # with a count of one the fourth key is handed over: after the counted one, the timed one, the renewed one
     stuck = server.faults.inject("stall", kind="get", name="locks/lockstead-bench-*-4")
     running = started("bench", "--count", "1", "gs://bucket/locks", emulator=server.url)

@@ -28,7 +28,7 @@ ENTRY = ("key", "at", "what", "by", "reason", "owner", "holder", "incarnation", 
 # --- break ----------------------------------------------------------------------------------------------------------
 
 
-def test_h12_break_shows_the_holder_revokes_it_and_leaves_an_entry(shell: Shell) -> None:
+def test_h12_break_shows_the_holder_and_leaves_an_entry(shell: Shell) -> None:
     ticket = lockstead.LeaseTicket.parse(shell.hold(owner="ci/7", purpose="publish"))
     done = shell.run("break", shell.url(), "--reason", "stuck", "--yes")
     assert done.code == 0, done
@@ -56,7 +56,7 @@ def test_h12_break_shows_the_holder_revokes_it_and_leaves_an_entry(shell: Shell)
         assert [entry.reason for entry in client.history()] == ["stuck"]
 
 
-def test_a_revoked_lease_is_shown_with_the_time_that_the_break_gave_it(files: Shell) -> None:
+def test_a_revoked_lease_is_shown_with_the_ttl_of_the_break(files: Shell) -> None:
     files.hold(ttl="20s", owner="ci/7")
     with files.client() as client:
         client.lock("apt").break_lease(reason="stuck", by="anna")
@@ -74,7 +74,7 @@ def test_a_revoked_lease_is_shown_with_the_time_that_the_break_gave_it(files: Sh
     assert (unknown["time_left"], unknown["expires_at"]) == (None, None)
 
 
-def test_break_now_frees_it_at_once_and_says_until_when_the_holder_may_believe(shell: Shell) -> None:
+def test_break_now_frees_it_at_once_and_says_the_overlap(shell: Shell) -> None:
     shell.hold(ttl="10m", owner="ci/7")
     done = shell.run("break", shell.url(), "--reason", "gone", "--by", "anna", "--now", "--yes", "--json")
     said = done.said
@@ -139,7 +139,7 @@ def test_break_never_hits_a_lease_that_was_not_shown(files: Shell) -> None:
     assert files.run("history", "--json", files.store).said == []
 
 
-def test_h24_a_damaged_record_is_only_removed_and_only_when_asked(files: Shell) -> None:
+def test_h24_a_damaged_record_is_removed_only_on_request(files: Shell) -> None:
     files.hold()
     with sqlite3.connect(files.where / "locks.db") as database:
         fields = '{"v": "1", "identity": "x/1", "ttl": "soon"}'
@@ -165,7 +165,7 @@ def test_h24_what_is_newer_is_refused(bucket: Shell, server: GcsServer) -> None:
 # --- history --------------------------------------------------------------------------------------------------------
 
 
-def test_history_shows_who_broke_what_when_and_why_the_newest_last(shell: Shell) -> None:
+def test_history_shows_who_broke_what_the_newest_last(shell: Shell) -> None:
     for key, by in (("b", "anna"), ("a", "bert"), ("b", "cara")):
         shell.hold(key, owner="ci/7")
         with shell.client() as client:
@@ -195,7 +195,7 @@ def test_a_store_without_a_history_says_so(files: Shell) -> None:
 
 
 @pytest.mark.parametrize("plain", ["", "NO_COLOR=1 ", "TERM=dumb "])
-def test_tables_are_coloured_on_a_terminal_only_and_not_where_it_is_unwanted(files: Shell, plain: str) -> None:
+def test_tables_are_coloured_only_on_a_terminal_that_allows_it(files: Shell, plain: str) -> None:
     with files.client() as client:
         client.lock("apt", owner="ci/7", purpose="[red]publish", alert_after=0.001, expected=60).acquire(0).detach()
     until(lambda: files.run("list", "--json", files.store).said[0]["state"] == "overdue")

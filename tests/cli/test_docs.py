@@ -112,7 +112,7 @@ def test_the_job_for_github_holds_the_lock_through_its_steps(server: GcsServer, 
     assert runner.step(work[1]) == 76
 
 
-def test_the_job_for_gitlab_gives_the_lock_back_whether_it_fails_or_not(server: GcsServer, tmp_path: Path) -> None:
+def test_the_gitlab_job_releases_the_lock_even_if_it_fails(server: GcsServer, tmp_path: Path) -> None:
     runner, script, after = on_gitlab(tmp_path), steps_on_gitlab("script"), steps_on_gitlab("after_script")
     assert runner.step(steps_on_gitlab("before_script")) == 0
     assert (tmp_path / "fetched").read_text().endswith("/OWNER/lockstead.git\npip install ./lockstead/core[cli,gcs]\n")

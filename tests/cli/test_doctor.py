@@ -85,7 +85,7 @@ def server() -> Iterator[GcsServer]:
 # --- usable ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_healthy_bucket_is_ok_in_everything_and_nothing_is_left_in_it(server: GcsServer) -> None:
+def test_a_healthy_bucket_is_ok_and_nothing_is_left_in_it(server: GcsServer) -> None:
     told = examined("gs://bucket/locks", emulator=server.url)
     assert told.code == 0
     assert told.of("failure") | told.of("warning") == set()
@@ -96,7 +96,7 @@ def test_a_healthy_bucket_is_ok_in_everything_and_nothing_is_left_in_it(server: 
     assert server.objects("bucket") == {}
 
 
-def test_a_store_that_takes_one_change_of_a_record_a_second_is_as_usable(server: GcsServer) -> None:
+def test_a_store_with_one_change_a_second_is_usable(server: GcsServer) -> None:
     server.faults.one_mutation_per_second = True
     told = examined("gs://bucket/locks", emulator=server.url)
     assert (told.code, told.of("failure") | told.of("warning")) == (0, set())
@@ -153,7 +153,7 @@ def test_memory_says_that_it_is_for_one_process() -> None:
     assert "one process only" in told.findings["processes"]["text"]
 
 
-def test_a_sqlite_file_is_looked_at_from_two_processes_and_keeps_its_locks(tmp_path: Path) -> None:
+def test_a_sqlite_file_is_examined_from_two_processes(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/locks.db"
     with lockstead.connect(url) as client:
         ticket = client.lock("apt", ttl=600).acquire().detach()
@@ -243,7 +243,7 @@ def test_an_examination_that_is_cut_short_leaves_nothing_behind(server: GcsServe
     assert server.objects("bucket") == {}
 
 
-def test_a_signal_in_the_middle_of_the_cleaning_up_does_not_end_it(server: GcsServer) -> None:
+def test_a_signal_during_the_clean_up_does_not_end_it(server: GcsServer) -> None:
     # the rights and the promise on listings list once each, then the cleaning up begins with a listing
     cleaning = server.faults.inject("stall", kind="list", skip=2)
     running = started("doctor", "gs://bucket/locks", emulator=server.url)
@@ -256,7 +256,7 @@ def test_a_signal_in_the_middle_of_the_cleaning_up_does_not_end_it(server: GcsSe
     assert server.objects("bucket") == {}
 
 
-def test_what_a_killed_examination_left_is_removed_by_one_an_hour_later() -> None:
+def test_leftovers_of_a_killed_run_are_removed_an_hour_later() -> None:
     ahead = [0.0]
     with GcsServer(clock=lambda: time.time() + ahead[0]) as server:
         server.create_bucket("bucket", **ROOM)
@@ -277,9 +277,7 @@ def test_what_a_killed_examination_left_is_removed_by_one_an_hour_later() -> Non
 
 
 @pytest.mark.parametrize(("how", "words"), [("refuse", "cannot connect"), ("hang", "no answer")])
-def test_a_store_that_falls_silent_ends_the_examination_and_says_what_may_be_left(
-    server: GcsServer, how: str, words: str
-) -> None:
+def test_a_silent_store_ends_the_examination_and_names_leftovers(server: GcsServer, how: str, words: str) -> None:
     server.faults.latency = 0.01
     running = started("doctor", "--json", "--limit", "0.5s", "gs://bucket/locks", emulator=server.url)
     until(lambda: len(server.objects("bucket")) >= 4, "some scratch records", PATIENCE)

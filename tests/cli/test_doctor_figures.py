@@ -25,7 +25,7 @@ def severities(answers: list[TimedAnswer], traits: Traits = DATED) -> dict[str, 
     return {finding.check: finding.severity for finding in of_time(answers, traits)}
 
 
-def test_a_date_within_what_is_allowed_is_ok_and_beyond_it_a_warning() -> None:
+def test_a_date_within_the_tolerance_is_ok_beyond_it_a_warning() -> None:
     assert severities([sight(0.9, 0.0)])["clock.calibration"] is Severity.OK
     # behind: updated - Date + the time between send and receipt is above 2 s
     assert severities([sight(1.95, 0.0)])["clock.calibration"] is Severity.WARNING
@@ -34,7 +34,7 @@ def test_a_date_within_what_is_allowed_is_ok_and_beyond_it_a_warning() -> None:
     assert severities([sight(-0.1, 1.0)])["clock.calibration"] is Severity.WARNING
 
 
-def test_answers_that_do_not_calibrate_are_counted_and_a_warning_if_they_are_most() -> None:
+def test_a_majority_of_uncalibrated_answers_is_a_warning() -> None:
     good, bad = sight(0.5, 0.0), sight(0.5, 0.0, took=9.0)
     kinds = [severities([good] * most + [bad] * 2)["clock.calibration"] for most in (1, 2)]
     assert kinds == [Severity.WARNING, Severity.OK]
@@ -46,7 +46,7 @@ def test_answers_that_do_not_calibrate_are_counted_and_a_warning_if_they_are_mos
 
 
 @pytest.mark.parametrize("off", [-3600.0, 30.0, 3600.0])
-def test_one_date_that_is_wrong_is_a_warning_among_any_number_that_are_right(off: float) -> None:
+def test_a_single_wrong_date_is_a_warning(off: float) -> None:
     found = {one.check: one for one in of_time([*[sight(0.5, 0.0)] * 9, sight(0.5 - off, 0.0)], DATED)}
     assert found["clock.calibration"].severity is Severity.WARNING
     assert "9 of 10" in found["clock.calibration"].text
@@ -79,13 +79,11 @@ def test_the_steps_of_date_are_measured() -> None:
         *((3600.0, Severity.WARNING), (-3600.0, Severity.WARNING)),
     ],
 )
-def test_a_wall_clock_that_is_off_is_a_note_above_two_seconds_and_a_warning_above_a_minute(
-    wall: float, severity: Severity
-) -> None:
+def test_a_wrong_wall_clock_is_a_note_or_from_a_minute_a_warning(wall: float, severity: Severity) -> None:
     assert severities([sight(0.5, 0.0, wall=wall)])["clock.wall"] is severity
 
 
-def test_h31_a_shared_clock_that_is_behind_its_own_records_was_put_back() -> None:
+def test_h31_a_shared_clock_behind_its_records_was_set_back() -> None:
     assert severities([sight(1.0, 1.0), sight(1.0, 1.5)], SHARED)["clock"] is Severity.OK
     assert severities([sight(1.0, 1.5), sight(3.0, 1.5)], SHARED)["clock"] is Severity.WARNING
     assert severities([sight(1.0, 1.5), sight(1.0, None)], SHARED)["clock"] is Severity.WARNING
@@ -95,7 +93,7 @@ def test_h31_a_shared_clock_that_is_behind_its_own_records_was_put_back() -> Non
     ("wall", "severity"),
     [(0.0, Severity.OK), (1.9, Severity.OK), (2.1, Severity.WARNING), (-2.2, Severity.WARNING)],
 )
-def test_h31_a_store_whose_wall_clock_is_not_ours_is_going_to_be_set(wall: float, severity: Severity) -> None:
+def test_h31_a_store_with_another_wall_clock_is_a_warning(wall: float, severity: Severity) -> None:
     assert severities([sight(0.0, 0.0, wall=wall)], SHARED)["clock.wall"] is severity
 
 
@@ -114,7 +112,7 @@ def test_percentiles_are_values_that_were_measured() -> None:
     assert percentile([7.0], 0.5) == 7.0
 
 
-def test_a_ttl_has_room_for_a_hundred_slow_requests_and_for_what_the_store_recommends() -> None:
+def test_the_recommended_ttl_fits_a_hundred_slow_requests() -> None:
     assert recommended_ttl([0.05], DATED) == 20.0
     assert recommended_ttl([0.05, 0.31], DATED) == 31.0
     assert recommended_ttl([0.0001], SHARED) == 1.0

@@ -74,7 +74,7 @@ def severities(store: Store) -> dict[str, Severity]:
 KINDS = {kind.__name__: kind for kind in CAUGHT_BY}
 
 
-def test_every_store_that_the_suite_catches_is_caught_here_or_not_looked_for() -> None:
+def test_every_broken_store_is_caught_or_listed_as_out_of_scope() -> None:
     assert CAUGHT_AS.keys() | NOT_LOOKED_FOR == KINDS.keys()
     assert CAUGHT_AS.keys() & NOT_LOOKED_FOR == set()
 
@@ -85,7 +85,7 @@ def test_a_store_that_the_suite_catches_is_caught_here_by_name(name: str) -> Non
     assert found[CAUGHT_AS[name]] in (Severity.FAILURE, Severity.WARNING)
 
 
-def test_a_good_store_keeps_every_promise_and_nothing_stays_in_it() -> None:
+def test_a_good_store_keeps_every_guarantee() -> None:
     memory = Memory()
     found = severities(MemoryStore(memory))
     assert {promise.check for promise in Guarantee} <= found.keys()
@@ -105,7 +105,7 @@ class Fails(MemoryStore):
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("dead"), OutcomeUnknown("silent")])
-def test_a_record_may_be_left_only_where_its_request_may_have_been_sent(error: StoreError) -> None:
+def test_a_record_may_be_left_only_if_its_request_was_sent(error: StoreError) -> None:
     prober = Prober(Fails(error), 5.0, SYSTEM_CLOCK.now() + 60)
     name = prober.fresh()
     assert prober.once(Create(name, {"n": "1"})) is error
@@ -140,7 +140,7 @@ class Plain:
         self.perform, self.after_fork, self.close = store.perform, store.after_fork, store.close
 
 
-def test_a_store_that_cannot_examine_itself_is_examined_by_its_commands() -> None:
+def test_a_store_without_diagnostics_is_examined_by_commands() -> None:
     plain = Plain(MemoryStore())
     assert not isinstance(plain, SupportsDiagnostics)
     found = severities(plain)

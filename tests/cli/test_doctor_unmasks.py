@@ -111,7 +111,7 @@ def test_metagenerations_that_are_not_counted_are_named(server: GcsServer) -> No
     assert promises("extend-revision-moves", "token") <= told.of("failure")
 
 
-def test_a_delete_that_does_nothing_is_named_and_so_is_what_is_left(server: GcsServer) -> None:
+def test_a_delete_without_effect_and_its_leftovers_are_named(server: GcsServer) -> None:
     with wrong.before(server, wrong.Keeping()) as url:
         told = examined("gs://bucket/locks", emulator=url)
     assert told.code == 69
@@ -120,13 +120,13 @@ def test_a_delete_that_does_nothing_is_named_and_so_is_what_is_left(server: GcsS
     assert f"{len(server.objects('bucket'))} scratch records may be left" in told.findings["scratch"]["text"]
 
 
-def test_a_null_that_deletes_nothing_is_a_warning_for_lockstead_needs_none(server: GcsServer) -> None:
+def test_a_null_that_deletes_nothing_is_only_a_warning(server: GcsServer) -> None:
     with wrong.before(server, wrong.Nullproof()) as url:
         told = examined("gs://bucket/locks", emulator=url)
     assert (told.code, told.of("failure"), told.of("warning")) == (0, set(), {"metadata.null"})
 
 
-def test_answers_without_date_are_a_warning_for_observation_is_left(server: GcsServer) -> None:
+def test_answers_without_date_are_a_warning(server: GcsServer) -> None:
     server.faults.hides_date = True
     told = examined("gs://bucket/locks", emulator=server.url)
     assert (told.code, told.of("failure"), told.of("warning")) == (0, set(), {"clock.date"})
@@ -265,7 +265,7 @@ def test_settings_that_may_not_be_looked_at_are_a_note(server: GcsServer) -> Non
     assert (told.code, told.of("failure")) == (69, {"bucket.exists"}), "a listing tells it, too"
 
 
-def test_a_permission_that_holds_for_some_objects_only_counts_if_it_works(server: GcsServer) -> None:
+def test_a_permission_on_some_objects_counts_if_it_works(server: GcsServer) -> None:
     with wrong.before(server, wrong.Conditional()) as url:
         told = examined("gs://bucket/locks", emulator=url)
     assert (told.code, told.of("failure")) == (0, set())
@@ -275,7 +275,7 @@ def test_a_permission_that_holds_for_some_objects_only_counts_if_it_works(server
 # --- settings --------------------------------------------------------------------------------------------------------
 
 
-def test_a_retention_policy_is_a_failure_and_nothing_is_written_into_it(server: GcsServer) -> None:
+def test_a_retention_policy_is_a_failure_and_nothing_is_written(server: GcsServer) -> None:
     server.create_bucket("kept", **ROOM, retentionPolicy={"retentionPeriod": "3600"}, defaultEventBasedHold=True)
     told = examined("gs://kept/locks", emulator=server.url)
     assert told.code == 69
@@ -288,9 +288,7 @@ def test_a_retention_policy_is_a_failure_and_nothing_is_written_into_it(server: 
 @pytest.mark.parametrize(
     "setting", [{"retentionPolicy": {"retentionPeriod": "3600"}}, {"defaultEventBasedHold": True}], ids=str
 )
-def test_what_keeps_objects_is_found_by_trying_where_settings_cannot_be_looked_at(
-    server: GcsServer, setting: dict[str, object]
-) -> None:
+def test_what_keeps_objects_is_found_by_trying(server: GcsServer, setting: dict[str, object]) -> None:
     server.create_bucket("kept", **ROOM, **setting)
     server.faults.denied = frozenset({"storage.buckets.get"})
     told = examined("gs://kept/locks", emulator=server.url)

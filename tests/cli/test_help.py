@@ -41,7 +41,7 @@ HELD = 'ticket=$(lockstead acquire "$url" 2>/dev/null); echo "$ticket" > ticket;
 BEFORE = {"renew": HELD, "release": HELD, "break": HELD}
 
 
-def test_every_subcommand_has_examples_and_exit_codes_in_its_help() -> None:
+def test_every_subcommand_has_examples_and_exit_codes() -> None:
     assert set(COMMANDS) <= {name for name, _line in EXAMPLES}
     without = [name for name in COMMANDS if "Exit codes:" not in (loaded(name).epilog or "")]
     assert without == ["completion"]
@@ -132,13 +132,13 @@ def test_bash_completes_the_subcommands() -> None:
     assert completed_by_bash("re") == ["release", "renew"]
 
 
-def test_bash_completes_the_options_of_a_subcommand_and_the_shells() -> None:
+def test_bash_completes_options_and_shells() -> None:
     assert {"--reason", "--by", "--now", "--yes", "--json"} <= set(completed_by_bash("break", "--"))
     assert completed_by_bash("completion", "") == ["bash", "zsh", "fish"]
 
 
 @pytest.mark.parametrize(("shell", "says"), [("zsh", "#compdef lockstead"), ("fish", "--command lockstead")])
-def test_the_scripts_for_zsh_and_fish_ask_for_words_that_are_given(files: Shell, shell: str, says: str) -> None:
+def test_the_zsh_and_fish_scripts_get_completions(files: Shell, shell: str, says: str) -> None:
     done = files.run("completion", shell)
     assert done.code == 0
     assert says in done.out

@@ -41,7 +41,7 @@ def used(files: Shell) -> None:
         pass
 
 
-def test_who_only_looks_makes_no_file_and_is_told_that_there_is_none(files: Shell) -> None:
+def test_inspecting_creates_no_file_and_says_there_is_none(files: Shell) -> None:
     path = files.where / "locks.db"
     none = f"lockstead: there is no file {path} yet\n"
     for words, out in (
@@ -79,7 +79,7 @@ def test_it_is_said_that_an_emulator_has_the_locks(bucket: Shell, command: str) 
     assert (done.code, done.err.count(notice)) == (0, 1)
 
 
-def test_inspect_tells_who_holds_it_since_when_why_and_until_when(shell: Shell) -> None:
+def test_inspect_shows_holder_times_and_purpose(shell: Shell) -> None:
     before = datetime.now(UTC)
     ticket = shell.acquire("--ttl", "30m", "--owner", "ci/7", "--purpose", "publish", "--label", "team=deb")
     shell.run("renew", ticket, "--progress", "3 of 5")
@@ -118,7 +118,7 @@ def test_inspect_tells_who_holds_it_since_when_why_and_until_when(shell: Shell) 
     assert said["decode_error"] is None
 
 
-def test_a_lock_that_was_taken_at_the_command_line_names_no_line_of_code(files: Shell) -> None:
+def test_a_lock_of_the_command_line_names_no_line_of_code(files: Shell) -> None:
     files.acquire()
     said = files.run("inspect", "--json", files.url()).said
     assert (said["host"], said["where"]) == (os.uname().nodename, None)
@@ -191,7 +191,7 @@ def test_list_shows_what_is_overdue_first_and_then_by_name(files: Shell) -> None
     assert re.search(r"^  overdue .* \(for .*\)$", overdue.out, re.MULTILINE)
 
 
-def test_a_key_and_settings_may_stand_in_the_url_of_every_command_that_asks_a_store(files: Shell) -> None:
+def test_every_store_command_accepts_key_and_settings_in_the_url(files: Shell) -> None:
     files.hold("apt")
     files.hold("yum")
     files.run("break", files.url("yum"), "--reason", "stuck", "--yes")
@@ -229,7 +229,7 @@ def test_json_is_one_line_at_a_terminal_too(files: Shell) -> None:
     assert json.loads(first)["state"] == "held"
 
 
-def test_69_a_server_that_hangs_up_is_one_line_whatever_its_client_logs(files: Shell) -> None:
+def test_69_a_server_that_hangs_up_is_reported_in_one_line(files: Shell) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=hang_up, args=(server,), daemon=True).start()
         port = server.getsockname()[1]
@@ -259,7 +259,7 @@ ABSENT = "sqlite:///absent/locks.db#apt"
         *(([name, "--json", ABSENT], 69) for name in ("acquire", "bench", "history", "inspect", "list", "wait")),
     ],
 )
-def test_a_command_that_fails_says_so_in_json_if_that_is_asked_for(
+def test_a_failing_command_reports_json_if_requested(
     words: list[str], code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -312,7 +312,7 @@ def test_h15_wait_only_reads_and_is_bounded_by_its_timeout(bucket: Shell, server
     assert 1 <= server.requests.count("get") <= 25
 
 
-def test_wait_ends_when_the_lock_is_given_back_and_does_not_take_it(shell: Shell) -> None:
+def test_wait_ends_at_the_release_and_acquires_nothing(shell: Shell) -> None:
     ticket = shell.hold(owner="ci/7")
     waiting = shell.start("wait", "-v", shell.url())
     assert waiting.stderr is not None
@@ -325,9 +325,7 @@ def test_wait_ends_when_the_lock_is_given_back_and_does_not_take_it(shell: Shell
         assert client.list() == []
 
 
-def test_h01_wait_ends_when_the_time_of_a_dead_holder_is_up_and_leaves_its_record(
-    bucket: Shell, server: GcsServer
-) -> None:
+def test_h01_wait_ends_when_a_dead_holders_lease_expires(bucket: Shell, server: GcsServer) -> None:
     bucket.hold(ttl="2")
     waiting = bucket.start("wait", "--json", bucket.url() + "?backoff_max=0.5")
     server.requests.wait_for(2, "get")
@@ -348,7 +346,7 @@ def test_wait_that_looks_once_says_at_once_who_holds_it(files: Shell) -> None:
     assert tuple(done.said) == (*FACTS, "waited")
 
 
-def test_a_single_look_gives_a_slow_store_the_time_of_its_request(bucket: Shell, server: GcsServer) -> None:
+def test_a_single_look_waits_for_a_slow_request(bucket: Shell, server: GcsServer) -> None:
     server.faults.inject("stall_answer", kind="get", seconds=2)
     assert bucket.run("wait", "--timeout", "0", bucket.url()).code == 0
 

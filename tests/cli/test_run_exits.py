@@ -21,7 +21,7 @@ from lockstead.settings import Settings
 from tests.cli.conftest import PATIENT, Runs, until
 
 
-def test_the_command_is_told_key_store_token_sequencer_and_ticket(runs: Runs) -> None:
+def test_the_command_gets_key_store_token_and_ticket(runs: Runs) -> None:
     runs.environment = {"LOCKSTEAD_TOKEN": "of an outer lock"}
     code, out, err = runs.start("--", "env").outcome()
     told = dict(line.split("=", 1) for line in out.splitlines() if line.startswith("LOCKSTEAD_"))
@@ -33,7 +33,7 @@ def test_the_command_is_told_key_store_token_sequencer_and_ticket(runs: Runs) ->
     assert (ticket.key, ticket.incarnation) == ("apt", told["LOCKSTEAD_TOKEN"])
 
 
-def test_a_url_that_is_kept_elsewhere_is_handed_on_as_it_was_given(runs: Runs) -> None:
+def test_a_file_or_env_url_is_passed_on_unchanged(runs: Runs) -> None:
     kept = runs.where / "store"
     kept.write_text(f"sqlite:///{runs.where}/locks.db")
     runs.environment = {"LOCK_STORE": kept.read_text()}
@@ -43,7 +43,7 @@ def test_a_url_that_is_kept_elsewhere_is_handed_on_as_it_was_given(runs: Runs) -
         assert (code, out.splitlines()[0], err) == (0, given, ""), out
 
 
-def test_a_run_inside_a_run_of_the_same_lock_is_told_that_it_waits_for_itself(runs: Runs) -> None:
+def test_a_nested_run_of_the_same_lock_warns_that_it_waits(runs: Runs) -> None:
     runs.environment = {"LOCKSTEAD_KEY": "apt", "LOCKSTEAD_STORE": f"sqlite:///{runs.where}/locks.db"}
     code, _, err = runs.start("--", "true").outcome()
     assert (code, err.count("\n")) == (0, 1)
@@ -77,14 +77,14 @@ def test_a_holder_that_did_not_end_cleanly_is_told_of_once(runs: Runs) -> None:
     assert runs.start("--", "true").outcome() == (0, "", "")
 
 
-def test_a_stale_name_of_an_outer_lock_does_not_reach_the_command(runs: Runs) -> None:
+def test_a_variable_of_an_outer_lock_does_not_reach_the_command(runs: Runs) -> None:
     runs.environment = {"LOCKSTEAD_TICKET": "of an outer lock"}
     code, out, _ = runs.start("--no-ticket", "--", "env").outcome()
     assert code == 0
     assert "LOCKSTEAD_TICKET" not in out
 
 
-def test_the_lock_is_held_while_the_command_runs_and_free_afterwards(runs: Runs) -> None:
+def test_the_lock_is_held_while_the_command_runs(runs: Runs) -> None:
     run = runs.script(PATIENT, "--purpose", "publish", "--owner", "ci", "--label", "team=deb", "--label", "run=7")
     run.ready()
     with closing(lockstead.connect(f"sqlite:///{runs.where}/locks.db")) as client:
@@ -97,7 +97,7 @@ def test_the_lock_is_held_while_the_command_runs_and_free_afterwards(runs: Runs)
         assert client.lock("apt").try_acquire() is not None
 
 
-def test_without_a_purpose_the_commands_name_is_shown_and_never_its_arguments(runs: Runs) -> None:
+def test_the_default_purpose_is_the_commands_name_only(runs: Runs) -> None:
     run = runs.start("--", "sh", "-c", ": --password=hunter2; touch ready; sleep 1000")
     run.ready()
     with closing(lockstead.connect(f"sqlite:///{runs.where}/locks.db")) as client:
@@ -107,7 +107,7 @@ def test_without_a_purpose_the_commands_name_is_shown_and_never_its_arguments(ru
         assert "hunter2" not in repr(held)
 
 
-def test_a_member_may_attach_with_the_ticket_and_the_lock_stays_until_it_left(runs: Runs) -> None:
+def test_the_lock_stays_until_a_member_by_ticket_has_left(runs: Runs) -> None:
     runs.environment = {"IMPORT": os.pathsep.join(sys.path)}
     run = runs.script("""
         import os, sys
@@ -144,7 +144,7 @@ def test_standard_streams_and_open_descriptors_are_the_commands(runs: Runs) -> N
 @pytest.mark.parametrize(
     ("closed", "outcome"), [("<&-", (0, "said\n", "")), ("<&- >&-", (3, "", "")), ("<&- >&- 2>&-", (3, "", ""))]
 )
-def test_a_closed_standard_stream_does_not_cost_the_section_its_watchdog(
+def test_a_closed_standard_stream_keeps_the_watchdog_working(
     runs: Runs, closed: str, outcome: tuple[int, str, str]
 ) -> None:
     runs.through = ["sh", "-c", f'exec "$0" "$@" {closed}']
@@ -152,7 +152,7 @@ def test_a_closed_standard_stream_does_not_cost_the_section_its_watchdog(
     assert runs.start("--", "sh", "-c", "sleep 0.5; echo said 2>/dev/null || exit 3").outcome() == outcome
 
 
-def test_a_signal_that_was_ignored_stays_ignored_and_the_others_are_at_their_default(runs: Runs) -> None:
+def test_an_ignored_signal_stays_ignored_others_are_at_default(runs: Runs) -> None:
     def ignored_by(command: str) -> int:
         shell = ["sh", "-c", f"trap '' HUP; {command}"]
         out = subprocess.run(shell, text=True, stdout=subprocess.PIPE, check=True).stdout
@@ -167,9 +167,7 @@ def test_a_signal_that_was_ignored_stays_ignored_and_the_others_are_at_their_def
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
-def test_no_signal_that_comes_after_the_commands_end_takes_the_place_of_its_exit_code(
-    runs: Runs, number: signal.Signals
-) -> None:
+def test_no_late_signal_replaces_the_commands_exit_code(runs: Runs, number: signal.Signals) -> None:
     run = runs.script(f"""
         import os, signal
         signal.signal({int(number)}, lambda *_: os._exit(7))
@@ -207,7 +205,7 @@ def test_who_waits_says_so_when_asked_and_runs_when_it_is_free(runs: Runs) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
-def test_h18_a_signal_while_waiting_ends_the_wait_and_leaves_nothing_behind(runs: Runs, number: signal.Signals) -> None:
+def test_h18_a_signal_ends_the_wait_and_leaves_nothing_behind(runs: Runs, number: signal.Signals) -> None:
     with closing(lockstead.connect(f"sqlite:///{runs.where}/locks.db")) as client:
         lease = client.lock("apt").acquire(0)
         waiter = runs.start("-v", "--", "echo", "never")
@@ -286,7 +284,7 @@ def test_help_and_version_are_no_failures(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("ttl", [1, 2, 20, 300, 3600])
-def test_grace_and_reserve_fit_between_the_news_of_the_loss_and_the_deadline(ttl: float) -> None:
+def test_grace_and_reserve_fit_between_loss_and_deadline(ttl: float) -> None:
     settings = Settings.make(ttl=ttl)
     limits = stop_limits(settings, None)
     # the watchdog's own start comes after the keeper's, or a renewal in the last moment would be in vain
@@ -297,7 +295,7 @@ def test_grace_and_reserve_fit_between_the_news_of_the_loss_and_the_deadline(ttl
         stop_limits(settings, settings.abort_margin)
 
 
-def test_nothing_is_left_of_the_watchdog_when_the_wait_is_given_up(runs: Runs) -> None:
+def test_no_watchdog_is_left_when_the_wait_ends(runs: Runs) -> None:
     with closing(lockstead.connect(f"sqlite:///{runs.where}/locks.db")) as client, client.lock("apt").acquire(0):
         waiter = runs.start("-v", "--", "true")
         assert waiter.process.stderr is not None
@@ -307,7 +305,7 @@ def test_nothing_is_left_of_the_watchdog_when_the_wait_is_given_up(runs: Runs) -
         until(lambda: not waiter.marked(), "the end of the watchdog")
 
 
-def test_a_wait_that_goes_on_after_a_signal_is_interrupted_by_a_later_one() -> None:
+def test_a_wait_that_survives_a_signal_is_ended_by_a_later_one() -> None:
     """What the first signal raised may be lost, in a finalizer of any library."""
     signals = Signals()
     with pytest.raises(Interrupted):

@@ -104,7 +104,7 @@ def test_a_stopped_command_is_continued_to_meet_its_end(runs: Runs, lock: lockst
     assert (runs.where / "cleaned").exists()
 
 
-def test_h29_run_is_killed_and_the_section_dies_before_the_deadline(runs: Runs, lock: lockstead.Lock) -> None:
+def test_h29_a_killed_run_ends_its_section_in_time(runs: Runs, lock: lockstead.Lock) -> None:
     run = stubborn(runs)
     run.send(signal.SIGKILL)
     dies_before_the_deadline(lock, run)
@@ -113,7 +113,7 @@ def test_h29_run_is_killed_and_the_section_dies_before_the_deadline(runs: Runs, 
     assert "lockstead run is gone" in run.outcome()[2]
 
 
-def test_h06_run_is_stopped_past_the_ttl_and_touches_nothing_afterwards(runs: Runs, lock: lockstead.Lock) -> None:
+def test_h06_run_stopped_past_the_ttl_touches_nothing_afterwards(runs: Runs, lock: lockstead.Lock) -> None:
     run = stubborn(runs)
     run.send(signal.SIGSTOP)
     dies_before_the_deadline(lock, run)
@@ -130,7 +130,7 @@ def test_h06_run_is_stopped_past_the_ttl_and_touches_nothing_afterwards(runs: Ru
     lease.release()
 
 
-def test_h06_a_whole_job_that_is_stopped_is_ended_when_it_goes_on(runs: Runs, lock: lockstead.Lock) -> None:
+def test_h06_a_stopped_job_is_ended_when_it_continues(runs: Runs, lock: lockstead.Lock) -> None:
     run = runs.script(PATIENT)
     run.ready()
     watchdog = run.watchdog()
@@ -155,7 +155,7 @@ def test_the_watchdog_is_killed_and_run_stops_the_section_itself(runs: Runs, loc
     assert lock.inspect() is None
 
 
-def test_a_command_has_its_grace_although_its_killed_watchdog_is_not_reaped_yet(runs: Runs) -> None:
+def test_a_command_has_its_grace_before_its_watchdog_is_reaped(runs: Runs) -> None:
     # what the kernel shows for a moment: the channel is closed, and the process is still there
     (runs.where / "sitecustomize.py").write_text(
         textwrap.dedent("""
@@ -187,7 +187,7 @@ def test_a_command_has_its_grace_although_its_killed_watchdog_is_not_reaped_yet(
     assert (runs.where / "cleaned").exists()
 
 
-def test_the_watchdog_is_stopped_and_run_kills_the_section_in_time(runs: Runs, lock: lockstead.Lock) -> None:
+def test_run_kills_the_section_if_the_watchdog_is_stopped(runs: Runs, lock: lockstead.Lock) -> None:
     run = stubborn(runs)
     os.kill(run.watchdog(), signal.SIGSTOP)
     # a record of the future: the holder's renewals find it taken, and the watchdog does not hear of it
@@ -199,7 +199,7 @@ def test_the_watchdog_is_stopped_and_run_kills_the_section_in_time(runs: Runs, l
     assert not run.marked()
 
 
-def test_h09_the_store_hangs_and_the_section_dies_before_the_deadline(runs: Runs) -> None:
+def test_h09_a_hanging_store_ends_the_section_in_time(runs: Runs) -> None:
     with GcsServer(buckets=["b"]) as server:
         runs.environment = {"STORAGE_EMULATOR_HOST": server.url, "no_proxy": "*"}
         run = runs.script(STUBBORN, "--no-ticket", url="gs://b/locks/apt?ttl=4&abort_margin=1.9&renew_every=0.5")
@@ -270,9 +270,7 @@ def test_two_runs_never_overlap(runs: Runs) -> None:
 
 
 @pytest.mark.parametrize("leaves", ["sleep 1000 &", "setsid sleep 1000 &", "(sleep 1000 &) ; exit 4"])
-def test_h27_what_the_command_left_behind_is_stopped_before_the_lock_is_given_back(
-    runs: Runs, lock: lockstead.Lock, leaves: str
-) -> None:
+def test_h27_leftover_processes_are_stopped_before_the_release(runs: Runs, lock: lockstead.Lock, leaves: str) -> None:
     run = runs.start("--", "sh", "-c", f"exec >&- 2>&-; {leaves}")
     code, _, err = run.outcome()
     assert code == (4 if "exit 4" in leaves else 0)
@@ -281,12 +279,12 @@ def test_h27_what_the_command_left_behind_is_stopped_before_the_lock_is_given_ba
     assert lock.inspect() is None
 
 
-def test_what_ends_by_itself_right_after_the_command_is_not_spoken_of(runs: Runs) -> None:
+def test_what_ends_right_after_the_command_is_not_reported(runs: Runs) -> None:
     assert runs.start("--", "sh", "-c", "(sleep 0.05; touch late) &").outcome() == (0, "", "")
     assert (runs.where / "late").exists()
 
 
-def test_a_process_whose_first_thread_has_ended_is_found_all_the_same(runs: Runs, lock: lockstead.Lock) -> None:
+def test_a_process_without_its_first_thread_is_found(runs: Runs, lock: lockstead.Lock) -> None:
     run = runs.script("""
         import ctypes, os, threading, time
         if os.fork() == 0:
@@ -342,7 +340,7 @@ def test_signals_reach_the_commands_group_and_never_end_run(runs: Runs, number: 
     assert set((runs.where / "parent").read_text().split()) == {str(int(number))}
 
 
-def test_sigtstp_stops_the_command_sigcont_continues_it_and_the_lease_is_kept(runs: Runs, lock: lockstead.Lock) -> None:
+def test_sigtstp_and_sigcont_reach_the_command_the_lease_is_kept(runs: Runs, lock: lockstead.Lock) -> None:
     run = runs.script("""
         import os, time
         open("ready", "w").close()
@@ -383,7 +381,7 @@ def test_who_flees_by_forking_is_caught(runs: Runs, lock: lockstead.Lock) -> Non
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs another user's process")
-def test_h19_a_lock_is_not_given_back_while_a_process_cannot_be_killed(runs: Runs, lock: lockstead.Lock) -> None:
+def test_h19_a_lock_stays_while_a_process_cannot_be_killed(runs: Runs, lock: lockstead.Lock) -> None:
     runs.through = ["setpriv", "--bounding-set=-kill", "--inh-caps=-kill"]
     run = runs.script("""
         import os, time

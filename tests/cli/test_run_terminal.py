@@ -28,7 +28,7 @@ def screens(runs: Runs) -> Iterator[list[Screen]]:
 FOREGROUND = f"{sys.executable} -S -c 'import os; print(\"in front:\", os.tcgetpgrp(0) == os.getpgrp())'"
 
 
-def test_the_command_has_the_foreground_and_the_shell_gets_it_back(runs: Runs, screens: list[Screen]) -> None:
+def test_the_command_has_the_foreground_then_the_shell(runs: Runs, screens: list[Screen]) -> None:
     screen = Screen(runs.where, f"{LOCKSTEAD} run '{runs.url}' -- {FOREGROUND}; echo then; {FOREGROUND}")
     screens.append(screen)
     screen.shows("then")
@@ -86,7 +86,7 @@ def test_ctrl_z_does_not_suspend_who_is_about_to_start_a_process(runs: Runs, scr
     screen.shows("then")
 
 
-def test_a_terminal_in_a_mess_is_put_right_when_its_command_is_killed(runs: Runs, screens: list[Screen]) -> None:
+def test_the_terminal_is_restored_when_its_command_is_killed(runs: Runs, screens: list[Screen]) -> None:
     screen = Screen(
         runs.where, f"{LOCKSTEAD} run '{runs.url}' -- sh -c 'stty raw -echo; echo messy; kill -9 $$'; stty -a; echo end"
     )
@@ -97,7 +97,7 @@ def test_a_terminal_in_a_mess_is_put_right_when_its_command_is_killed(runs: Runs
     assert "-icanon" not in screen.read()
 
 
-def test_who_wants_the_terminal_from_a_pipeline_gets_it_when_it_asks(runs: Runs, screens: list[Screen]) -> None:
+def test_a_command_in_a_pipeline_gets_the_terminal_on_demand(runs: Runs, screens: list[Screen]) -> None:
     # writing into a pipe, it is not put in front from the start: the reader may be a pager
     screen = Screen(runs.where, f"{LOCKSTEAD} run '{runs.url}' -- sh -c 'read line; echo got $line' | cat; echo then")
     screens.append(screen)

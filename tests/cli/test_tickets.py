@@ -44,7 +44,7 @@ def test_one_answer_that_the_store_is_busy_ends_no_step(bucket: Shell, server: G
 # --- acquire --------------------------------------------------------------------------------------------------------
 
 
-def test_acquire_prints_the_ticket_and_nothing_else_and_the_lock_stays_held(shell: Shell) -> None:
+def test_acquire_prints_only_the_ticket_and_keeps_the_lock(shell: Shell) -> None:
     done = shell.run(
         *("acquire", shell.url(), "--ttl", "10m", "--owner", "ci/7", "--purpose", "publish"),
         *("--label", "team=deb", "--label", "run=7"),
@@ -120,9 +120,7 @@ def test_h18_a_signal_while_waiting_leaves_nothing_behind(files: Shell, number: 
 
 
 @pytest.mark.parametrize("kind", ["insert", "patch"], ids=["before the grant", "after it"])
-def test_h18_a_signal_while_the_store_is_asked_leaves_nothing_behind(
-    bucket: Shell, server: GcsServer, kind: str
-) -> None:
+def test_h18_a_signal_during_a_request_leaves_nothing_behind(bucket: Shell, server: GcsServer, kind: str) -> None:
     # the answer of the grant itself, or of a later request, comes after the signal
     server.faults.inject("stall_answer", kind=kind, seconds=3)
     asking = bucket.start("acquire", bucket.url())
@@ -166,7 +164,7 @@ def is_writing(pid: int) -> bool:
     return (number, first) in (("1", "0x1"), ("64", "0x1"))  # of x86-64, of the others
 
 
-def test_h18_a_signal_while_the_ticket_is_being_printed_gives_the_lock_back(files: Shell) -> None:
+def test_h18_a_signal_during_printing_releases_the_lock(files: Shell) -> None:
     """Whoever sees the exit code of a signal takes the lock for not held, even if the ticket was printed."""
     reads, writes = os.pipe()
     os.set_blocking(writes, False)
@@ -230,7 +228,7 @@ def test_renew_is_one_look_and_one_extension_of_that_incarnation(bucket: Shell, 
     assert bucket.run("inspect", "--json", bucket.url()).said["progress"] == "3 of 5"
 
 
-def test_the_ticket_may_come_as_an_argument_from_standard_input_or_from_the_environment(files: Shell) -> None:
+def test_the_ticket_is_an_argument_standard_input_or_a_variable(files: Shell) -> None:
     ticket = files.hold()
     assert files.run("renew", "-", given=f"{ticket}\n").code == 0
     assert files.run("renew", "-", given=f"  {ticket}").code == 0
@@ -258,7 +256,7 @@ def test_64_inside_run_the_lease_of_that_run_is_not_given_back(files: Shell) -> 
 
 
 @pytest.mark.parametrize("now", [False, True], ids=["revoked", "ended"])
-def test_h12_76_a_broken_lease_is_neither_renewed_nor_brought_back(shell: Shell, now: bool) -> None:
+def test_h12_76_a_broken_lease_is_never_renewed(shell: Shell, now: bool) -> None:
     ticket = shell.hold()
     with shell.client() as client:
         client.lock("apt").break_lease(reason="stuck", by="anna", now=now)
@@ -280,7 +278,7 @@ def test_h02_76_a_lease_that_somebody_else_took_is_not_touched(files: Shell) -> 
 # --- release --------------------------------------------------------------------------------------------------------
 
 
-def test_76_a_lease_that_is_gone_is_not_given_back_and_that_is_said(shell: Shell) -> None:
+def test_76_releasing_a_lease_that_is_gone_is_reported(shell: Shell) -> None:
     ticket = shell.hold()
     holder = LeaseTicket.parse(ticket).holder
     done = shell.run("release", "--json", ticket)
@@ -290,9 +288,7 @@ def test_76_a_lease_that_is_gone_is_not_given_back_and_that_is_said(shell: Shell
 
 
 @pytest.mark.parametrize("now", [False, True], ids=["revoked", "ended"])
-def test_76_a_lease_that_was_broken_is_given_back_once_at_most_and_who_broke_it_is_said(
-    shell: Shell, now: bool
-) -> None:
+def test_76_a_broken_lease_is_released_once_naming_who_broke_it(shell: Shell, now: bool) -> None:
     ticket = shell.hold()
     with shell.client() as client:
         client.lock("apt").break_lease(reason="stuck", by="anna", now=now)
@@ -305,7 +301,7 @@ def test_76_a_lease_that_was_broken_is_given_back_once_at_most_and_who_broke_it_
         assert client.release(ticket) is False
 
 
-def test_h27_75_release_waits_for_who_works_under_the_lease_and_leaves_it_to_expire(files: Shell) -> None:
+def test_h27_75_release_waits_for_members_or_lets_it_expire(files: Shell) -> None:
     ticket = files.hold()
     with files.client() as client:
         member = client.lock("apt").attach(ticket)

@@ -64,7 +64,7 @@ def said(script: str) -> list[object]:
     return said
 
 
-def test_all_that_a_body_started_is_ended_and_nothing_that_was_there_before() -> None:
+def test_all_that_a_body_started_is_ended_and_nothing_older() -> None:
     script = """
 before = sh()
 with ChildProcesses() as child_processes:

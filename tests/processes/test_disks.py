@@ -273,9 +273,7 @@ with lock.try_acquire() as lease:
 """
 
 
-def test_a_disk_that_is_mounted_read_only_is_refused_and_nothing_of_it_is_lost(
-    own_mounts: list[str], tmp_path: Path
-) -> None:
+def test_a_read_only_disk_is_refused_and_nothing_is_lost(own_mounts: list[str], tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/locks.db"
     with Child(READ_ONLY, url, under=own_mounts, FOLDER=str(tmp_path)) as child:
         for _ in range(3):
@@ -286,9 +284,7 @@ def test_a_disk_that_is_mounted_read_only_is_refused_and_nothing_of_it_is_lost(
         assert child.end() == 0
 
 
-def test_what_was_opened_while_the_disk_was_mounted_read_only_does_not_refuse_when_it_can_be_written(
-    own_mounts: list[str], tmp_path: Path
-) -> None:
+def test_a_file_opened_on_a_read_only_disk_works_once_writable(own_mounts: list[str], tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/locks.db"
     with Child(OPENED_READ_ONLY, url, under=own_mounts, FOLDER=str(tmp_path)) as child:
         assert child.hear() == "None"

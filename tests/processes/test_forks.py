@@ -40,7 +40,7 @@ client.close()
 """
 
 
-def test_h13_a_forked_child_holds_nothing_and_its_parent_is_unaffected(shared_url: str) -> None:
+def test_h13_a_forked_child_holds_nothing_its_parent_continues(shared_url: str) -> None:
     with Child(FORKS, shared_url) as child:
         heard = [child.hear() for _ in range(7)]
         assert child.end() == 0
@@ -104,7 +104,7 @@ asyncio.run(main())
 """
 
 
-def test_h13_a_fork_while_a_thread_imports_the_engine_leaves_no_child_that_hangs(sqlite_url: str) -> None:
+def test_h13_a_fork_during_the_engines_import_hangs_no_child(sqlite_url: str) -> None:
     with Child(FORKED_WHILE_IMPORTING, sqlite_url) as child:
         assert child.hear() == "7"
         assert child.end() == 0
@@ -135,7 +135,7 @@ def test_h13_forks_amid_renewals_neither_deadlock_nor_inherit(sqlite_url: str) -
         assert child.end() == 0
 
 
-def test_h13_a_fork_inside_a_guarded_block_ends_the_childs_block_as_lost(sqlite_url: str) -> None:
+def test_h13_a_fork_in_a_guarded_block_ends_the_childs_as_lost(sqlite_url: str) -> None:
     script = """
     lock = lockstead.Lock(URL + "#apt", ttl=5)
     try:

@@ -39,9 +39,7 @@ def faults(events: list[Event], folder: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_h01_500_kills_at_random_moments_leave_one_holder_growing_tokens_and_every_increment(
-    shared_url: str, tmp_path: Path
-) -> None:
+def test_h01_500_random_kills_leave_one_holder_and_all_counts(shared_url: str, tmp_path: Path) -> None:
     """After each kill the store is read whole, and at the end every lock is taken once more."""
     seed = random.SystemRandom().randrange(2**32)
     keys = KEYS[shared_url.partition(":")[0]]
@@ -82,7 +80,7 @@ def trouble(gcs: GcsServer, journal: Path, seed: int, until_killed: int) -> None
 
 
 @pytest.mark.slow
-def test_h20_kills_amid_requests_that_are_lost_late_or_sent_twice(gcs: GcsServer, tmp_path: Path) -> None:
+def test_h20_kills_amid_lost_late_or_duplicated_requests(gcs: GcsServer, tmp_path: Path) -> None:
     """The processes die while others read wrong answers, or none, and requests of the dead still arrive."""
     seed = random.SystemRandom().randrange(2**32)
     words = ("--seed", f"{seed}", "--kills", "60", "--keys", "14", "--life", "2")
@@ -97,9 +95,7 @@ def test_h20_kills_amid_requests_that_are_lost_late_or_sent_twice(gcs: GcsServer
 
 
 @pytest.mark.slow
-def test_h01_a_kill_before_or_after_any_command_of_a_leases_life_locks_nobody_out(
-    shared_url: str, tmp_path: Path
-) -> None:
+def test_h01_a_kill_around_any_command_locks_nobody_out(shared_url: str, tmp_path: Path) -> None:
     """Asked for, fenced, shared, renewed, given back: cut off where nothing was sent, and where nothing was heard."""
     events = journal_of("command_run", shared_url, tmp_path)
     assert faults(events, tmp_path) == []

@@ -125,7 +125,7 @@ def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
         time.sleep(0.01)
 
 
-def test_whatever_a_killed_worker_started_is_ended_and_then_nothing_is_left() -> None:
+def test_all_that_a_killed_worker_started_is_ended() -> None:
     script = f"""
 begin()
 say(plain=sh("{FOR_EVER}"), deaf=sh("trap '' TERM; {FOR_EVER}"), apart=sh("{FOR_EVER}", start_new_session=True))
@@ -148,7 +148,7 @@ wait()
         until(lambda: not is_alive(waits))
 
 
-def test_what_a_body_left_stays_when_the_worker_ends_and_nobody_waits_beside() -> None:
+def test_leftovers_of_a_finished_body_survive_the_worker() -> None:
     with worker(f"body = begin(); say(left=sh('{FOR_EVER}')); REAPER.end(body); wait()") as one:
         waits = beside(one["ready"])
         assert waits is not None
@@ -185,7 +185,7 @@ wait()
         assert [is_alive(one[name]) for name in ("before", "other", "bare", "mine")] == [True, True, True, False]
 
 
-def test_a_forked_child_that_lives_on_keeps_nothing_from_the_news_of_the_worker_s_end() -> None:
+def test_a_surviving_fork_does_not_hide_the_end_of_the_worker() -> None:
     # forked before the body: no tag
     script = f"REAPER.begin('first'); say(forked=forked()); begin(); say(mine=sh('{FOR_EVER}')); wait()"
     with worker(script) as one:
@@ -194,7 +194,7 @@ def test_a_forked_child_that_lives_on_keeps_nothing_from_the_news_of_the_worker_
         assert is_alive(one["forked"])
 
 
-def test_who_waits_beside_has_nothing_of_the_worker_s_and_is_nobody_s_child() -> None:
+def test_the_reaper_inherits_nothing_and_is_not_a_child() -> None:
     script = """
 kept = os.open("/dev/zero", os.O_RDONLY)
 os.set_inheritable(kept, True)
@@ -235,7 +235,7 @@ wait()
         until(lambda: not is_alive(one["mine"]))
 
 
-def test_one_that_was_killed_itself_is_replaced_with_the_next_body() -> None:
+def test_a_killed_reaper_is_replaced_with_the_next_body() -> None:
     script = f"""
 begin()
 say(mine=sh("{FOR_EVER}"))
@@ -260,7 +260,7 @@ sys.stdin.read()
         until(lambda: not is_alive(one["mine"]))
 
 
-def test_one_that_stood_still_and_was_replaced_ends_nothing_that_may_stay() -> None:
+def test_a_replaced_reaper_that_resumes_ends_nothing() -> None:
     script = f"""
 body = begin()
 say(left=sh("{FOR_EVER}"))
@@ -291,7 +291,7 @@ sys.stdin.read()
         assert is_alive(one["left"])
 
 
-def test_what_removes_the_semaphores_of_the_dead_is_not_ended_before_them() -> None:
+def test_the_resource_tracker_is_not_ended_before_its_processes() -> None:
     script = """
 from multiprocessing import resource_tracker, shared_memory
 begin()

@@ -171,7 +171,7 @@ def test_h09_h16_an_outage_longer_than_the_ttl(outage: tuple[str, Callable[[], O
 
 
 @pytest.mark.slow
-def test_h04_a_server_that_is_restarted_now_and_then_costs_no_lease(gcs: GcsServer, tmp_path: Path) -> None:
+def test_h04_restarts_of_the_server_cost_no_lease(gcs: GcsServer, tmp_path: Path) -> None:
     """Connections are cut in the middle of requests; whose record was kept holds on past its ttl."""
     with Journal(tmp_path / "journal") as journal, children("gs://b/locks", journal.path, waiters=1) as (_holder, _):
         ends_at = boot_now() + 1.5 * TTL

@@ -110,9 +110,7 @@ def is_unharmed(client: Client, lease: Lease) -> None:
 
 
 @pytest.mark.parametrize("stops", ["before renewals", "after renewals"])
-def test_h06_a_process_stopped_past_its_ttl_notices_first_and_touches_nothing(
-    shared_url: str, client: Client, stops: str
-) -> None:
+def test_h06_a_process_stopped_past_its_ttl_touches_nothing(shared_url: str, client: Client, stops: str) -> None:
     """A successor holds the lock when it goes on."""
     with Child(PAUSED, shared_url, STOPS=stops) as paused:
         wait_until_stopped(paused)
@@ -134,7 +132,7 @@ def test_h06_the_old_holder_sends_nothing_at_all_after_the_pause(gcs: GcsServer)
 
 
 @pytest.mark.parametrize("kind", ["insert", "patch"])
-def test_h06_stopped_while_its_request_is_on_the_way_and_commits_without_it(gcs: GcsServer, kind: str) -> None:
+def test_h06_a_request_commits_while_its_process_is_stopped(gcs: GcsServer, kind: str) -> None:
     """An acquisition or a renewal: the answer waits for the process, which reads it long after it was true."""
     with lockstead.connect("gs://b/locks", listener=quiet) as client:
         fault = gcs.faults.inject("stall", kind=kind, name="locks/apt")

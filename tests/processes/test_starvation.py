@@ -16,7 +16,7 @@ from tests.runtime.faulty import quiet
 from tests.runtime.processes import Child
 
 
-def test_h08_is_held_is_honest_right_after_the_whole_interpreter_stood_still() -> None:
+def test_h08_is_held_is_right_after_a_pause_of_the_interpreter() -> None:
     with Client(MemoryStore(), listener=quiet) as client:
         lease = client.lock("apt", ttl=1).acquire()
         interval = sys.getswitchinterval()
@@ -110,7 +110,7 @@ client.close()
 
 
 @pytest.mark.slow
-def test_h08_a_holder_whose_interpreter_stood_still_past_the_ttl_knows_and_harms_no_successor(
+def test_h08_a_holder_paused_past_its_ttl_harms_no_successor(
     shared_url: str,
 ) -> None:
     """Its keeper could neither renew nor tell; arithmetic on the clock says it all the same, at the first check."""

@@ -19,9 +19,7 @@ def steps(found: list[Death]) -> Counter[str]:
 
 
 @pytest.mark.parametrize("others", [(), ("--bystander",)], ids=["alone", "beside-another-process"])
-def test_h01_a_kill_between_any_two_statements_leaves_the_old_or_the_new_state(
-    tmp_path: Path, others: tuple[str, ...]
-) -> None:
+def test_h01_a_kill_between_statements_keeps_a_whole_state(tmp_path: Path, others: tuple[str, ...]) -> None:
     """The making of the file and of its schema included; afterwards the next holder proceeds."""
     counted = steps(deaths(tmp_path, "statement", *others))
     # opening the file, then BEGIN, the look, the count, the change, COMMIT
@@ -33,14 +31,14 @@ def test_h01_a_kill_between_any_two_statements_leaves_the_old_or_the_new_state(
 
 
 @pytest.mark.slow
-def test_h01_a_kill_at_any_tick_inside_a_statement_leaves_the_old_or_the_new_state(tmp_path: Path) -> None:
+def test_h01_a_kill_inside_a_statement_keeps_a_whole_state(tmp_path: Path) -> None:
     assert steps(deaths(tmp_path, "tick")).total() > 500
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("others", [(), ("--bystander",)], ids=["alone", "beside-another-process"])
 @pytest.mark.parametrize("way", ["before call", "in call"])
-def test_h01_a_kill_at_any_system_call_that_changes_a_file_leaves_the_old_or_the_new_state(
+def test_h01_a_kill_at_any_file_system_call_keeps_a_whole_state(
     tmp_path: Path, way: str, others: tuple[str, ...]
 ) -> None:
     """What a killed process can leave at all: a log cut in the middle of a page, a log half moved into the file."""

@@ -55,7 +55,7 @@ HEAVY = (
 )
 
 
-def test_importing_lockstead_loads_no_client_library_and_no_event_loop() -> None:
+def test_importing_lockstead_loads_no_client_library() -> None:
     assert (
         python(f"""
         import sys, lockstead
@@ -87,7 +87,7 @@ def test_every_scheme_has_a_name_here() -> None:
     assert sorted(url.OURS) == sorted(NAMED)
 
 
-def test_naming_a_lock_of_any_scheme_loads_no_client_library_and_opens_nothing() -> None:
+def test_making_a_lock_of_any_scheme_opens_nothing() -> None:
     assert (
         python(f"""
         import sys, threading, lockstead
@@ -118,7 +118,7 @@ def test_the_awaiting_side_is_imported_when_it_is_named() -> None:
     )
 
 
-def test_the_engine_is_imported_in_another_thread_than_the_event_loops() -> None:
+def test_the_engine_is_imported_outside_the_event_loops_thread() -> None:
     """A program that names its first lock in a coroutine goes on meanwhile."""
     assert (
         python("""
@@ -333,7 +333,7 @@ def test_h22_a_backtrace_names_places_and_no_source() -> None:
     assert seen.where.startswith(__file__)
 
 
-def test_where_a_lock_was_taken_is_the_callers_line_and_nothing_where_only_python_called() -> None:
+def test_where_a_lock_was_taken_is_the_callers_line_or_none() -> None:
     with lockstead.Client(MemoryStore()) as client, ThreadPoolExecutor(1) as pool:
         lock = client.lock("apt", backtrace=True)
         lease = pool.submit(lock.acquire).result()
@@ -349,7 +349,7 @@ def test_where_a_lock_was_taken_is_the_callers_line_and_nothing_where_only_pytho
 
 
 @pytest.mark.parametrize("scheme", sorted(url.OURS))
-def test_a_lock_knows_without_its_store_whether_an_unclean_end_is_ever_told(scheme: str) -> None:
+def test_a_lock_knows_without_its_store_if_unclean_ends_show(scheme: str) -> None:
     lock = Lock(NAMED[scheme])
     if not known(scheme).tells_unclean:
         with pytest.raises(ValueError, match=f"^{scheme}: cannot tell how a holder ended"):
@@ -368,7 +368,7 @@ def test_an_opened_lock_knows_it_too_and_unknown_is_not_unclean() -> None:
 # --- the shared registry --------------------------------------------------------------------------------------------
 
 
-def test_locks_of_one_url_share_one_engine_that_closes_with_the_last() -> None:
+def test_locks_of_one_url_share_an_engine() -> None:
     one, two, other = Lock("memory:shared#a"), Lock("memory:shared#b"), Lock("memory:apart#a")
     engine = one._open_now()
     assert two._open_now() is engine
@@ -385,7 +385,7 @@ def test_locks_of_one_url_share_one_engine_that_closes_with_the_last() -> None:
     assert Lock("memory:shared#a").inspect() is None
 
 
-def test_an_engine_ends_with_its_last_user_and_not_with_the_next_garbage_collection() -> None:
+def test_an_engine_ends_with_its_last_user() -> None:
     gc.collect()
     gc.disable()
     try:
@@ -428,7 +428,7 @@ def test_a_store_that_opens_slowly_keeps_no_other_store_waiting(monkeypatch: pyt
 # --- fencing --------------------------------------------------------------------------------------------------------
 
 
-def test_h17_the_resource_refuses_an_older_token_and_admits_an_equal_one() -> None:
+def test_h17_an_older_token_is_refused_an_equal_one_admitted() -> None:
     guard = FenceGuard()
     guard.admit(Sequencer("apt", 7))
     guard.admit("7:exclusive:apt")

@@ -40,7 +40,7 @@ def test_a_line_becomes_its_blocking_twin(awaiting: str, made: str) -> None:
     assert blocking.blocking(awaiting, "aio_x.py").splitlines()[1:] == [made]
 
 
-def test_an_edit_of_a_generated_module_or_of_its_source_fails_the_check(tmp_path: Path) -> None:
+def test_an_edited_generated_module_or_source_fails_the_check(tmp_path: Path) -> None:
     """In a copy: the script finds its folders beside itself."""
     folder = tmp_path / blocking.FOLDERS[0]
     (tmp_path / "scripts").mkdir()
@@ -76,7 +76,7 @@ def test_nothing_awaiting_is_left_in_a_generated_module(target: Path) -> None:
     assert re.findall(r"\bAsync[A-Z]\w*|\baio_\w+|\basyncio\b|__a(?:enter|exit)__", text.split("\n", 1)[1]) == []
 
 
-def test_every_awaiting_module_is_generated_from_or_has_a_twin_by_hand_with_the_same_functions() -> None:
+def test_every_awaiting_module_has_a_blocking_counterpart() -> None:
     """So that a name that one of the two lacks is found before the module that imports it."""
     for folder in blocking.FOLDERS:
         for source in (ROOT / folder).glob("aio_*.py"):

@@ -24,9 +24,7 @@ BLOCKS: Final = [
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
-def test_the_commands_of_the_page_run_as_printed_and_free_the_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commands_of_the_page_run_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lock = lockstead.Lock("sqlite:///locks.db#apt", ttl="5s", expected="1ms", purpose="publish APT packages")
     lease = lock.acquire()

@@ -78,7 +78,7 @@ def test_stores_with_a_server_show_their_lines() -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_the_pages_of_the_stores_have_their_sections_in_one_order(path: Path) -> None:
+def test_store_pages_have_their_sections_in_one_order(path: Path) -> None:
     sections = [title for title in re.findall(r"^## (.+)$", path.read_text("utf-8"), re.MULTILINE) if title in ORDER]
     assert sections == [title for title in ORDER if title in sections]
     if path.stem in WITH_A_SERVER:
@@ -89,9 +89,7 @@ def test_the_pages_of_the_stores_have_their_sections_in_one_order(path: Path) ->
     ("title", "package"),
     [("Airflow", "airflow_provider"), ("Prefect", "prefect_block"), ("Dagster", "dagster_resource")],
 )
-def test_each_line_of_an_orchestrator_that_the_docs_show_is_said_by_its_package(
-    title: str, package: str, texts: str
-) -> None:
+def test_each_log_line_in_the_docs_is_said_by_its_package(title: str, package: str, texts: str) -> None:
     shown = lines((ROOT / "docs/errors.md").read_text("utf-8"), title)
     assert len(shown) > 2
     own = all_of(sorted((ROOT / "packages" / package / "src").rglob("*.py")))

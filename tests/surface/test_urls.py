@@ -67,5 +67,5 @@ def test_a_key_of_any_kind_comes_back() -> None:
         ("gs://bucket/one/a", "gs://bucket/two", "b", "gs://bucket/two#b"),
     ],
 )
-def test_a_ticket_names_key_and_path_and_never_server_user_or_options(url: str, store: str, key: str, named: str):
+def test_a_ticket_names_key_and_path_but_no_server(url: str, store: str, key: str, named: str):
     assert urls.of_ticket(url, LeaseTicket(store, key, "holder", "incarnation", 9.0)) == named

@@ -80,7 +80,7 @@ def test_every_tool_that_pyproject_asks_for_is_pinned() -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in REQUIREMENTS if path.name.startswith("airflow-")], ids=ids)
-def test_the_pins_of_an_airflow_are_those_of_the_version_in_their_name(path: Path) -> None:
+def test_an_airflow_pin_file_pins_the_version_in_its_name(path: Path) -> None:
     version = path.stem.removeprefix("airflow-")
     assert re.search(rf"^apache-airflow=={re.escape(version)}\.\d+ ", path.read_text(), re.MULTILINE)
 
@@ -114,7 +114,7 @@ needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 
 
 @needs_make
-def test_help_shows_every_target_and_contributing_says_what_it_does() -> None:
+def test_contributing_explains_every_make_target() -> None:
     targets = re.findall(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     shown = re.findall(r"^  make (\S+) ", make("help").stdout, re.MULTILINE)
     assert sorted(shown) == sorted(targets)
@@ -178,7 +178,7 @@ def test_scripts_are_executable_and_stop_at_the_first_failure(name: str) -> None
 
 
 @pytest.mark.parametrize("failing", ["", "check", "prefect VERSION=3.8"])
-def test_what_a_change_has_to_pass_is_told_whole_and_one_failure_is_one_too_many(tmp_path: Path, failing: str) -> None:
+def test_ci_runs_every_suite_and_fails_if_one_fails(tmp_path: Path, failing: str) -> None:
     """Without the checks nothing else is worth its time; of the suites each is heard."""
     called = tmp_path / "called"
     fake = tmp_path / "make"
@@ -195,7 +195,7 @@ def test_what_a_change_has_to_pass_is_told_whole_and_one_failure_is_one_too_many
     assert (f"== failed: {failing}" in done.stdout.replace("make ", "")) is bool(failing)
 
 
-def test_debian_packages_are_only_named_unless_they_are_asked_for(tmp_path: Path) -> None:
+def test_debian_packages_are_installed_only_on_request(tmp_path: Path) -> None:
     """Without CI and INSTALL nothing is installed, not even as root: the command to type is printed."""
     called = tmp_path / "called"
     for name, answer in {"dpkg-query": "", "apt-get": f"echo called >> {called}", "id": "echo 0"}.items():
@@ -277,7 +277,7 @@ def test_every_python_example_is_python(path: Path) -> None:
         compile(block, ids(path), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
-def test_what_is_frozen_inside_the_engine_is_frozen_for_the_type_checker(tmp_path: Path) -> None:
+def test_frozen_classes_are_frozen_for_the_type_checker(tmp_path: Path) -> None:
     """`lockstead.frozen` leaves it to mypy, so mypy must see it."""
     from mypy import api
 
