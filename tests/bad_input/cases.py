@@ -1,6 +1,6 @@
-"""Everything that can be wrong with what is asked for, what is said then, and how the shell command ends.
+"""Every kind of bad input, its error message, and the exit code of the shell command.
 
-says is the line as docs/errors.md shows it: "…" stands for what differs from case to case.
+says is the message as in docs/errors.md: "…" stands for what differs from case to case.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def in_bucket(prepare: Callable[[World, GcsServer], object], **fields: object) -
 
 
 def expired(world: World, _: GcsServer) -> None:
-    """Leave a record whose time is long up: it has to be overwritten."""
+    """Leave a record that has expired long ago and must be overwritten."""
     world.record(world.gs, {"identity": "ruby/1", "expires_at": "1000000000"})
 
 

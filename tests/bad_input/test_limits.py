@@ -1,7 +1,7 @@
-"""Servers that hold on to who asks: with a byte now and then, bytes without end, the promise of a giant, or silence.
+"""Servers that never finish: one byte now and then, bytes without end, the announcement of a huge reply, or silence.
 
-Whatever a server does, `acquire(timeout=t)` ends within t + 1 s with the store's one line, and takes in no more than
-bounded memory. Each store is met when it connects and when it waits for an answer to what it asked.
+Whatever a server does, `acquire(timeout=t)` ends within t + 1 s with the store's one-line error, and reads a bounded
+amount of memory. Each store meets such a server when it connects and when it waits for a reply.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def as_zookeeper(connection: socket.socket) -> None:
 
 
 def as_cassandra(connection: socket.socket) -> None:
-    """Say what is supported, and be ready for statements."""
+    """Report what is supported, and be ready for statements."""
     for _ in range(2):
         said = connection.recv(65536)
         if said[4:5] == b"\x05":  # OPTIONS
@@ -142,7 +142,7 @@ ENDLESS: Final = {
 """Where an answer need not say how long it is."""
 
 STREAM: Final = {"postgresql": b"H" + struct.pack("!ibh", 7, 0, 0)}
-"""What begins an answer that libpq returns again each time that it is asked for the next one."""
+"""The beginning of a reply that libpq returns again each time the next one is requested."""
 
 HEAD: Final = {"gs": b"X-A: b\r\n", "etcd": b"X-A: b\r\n"}
 """What a head may have any number of."""
@@ -153,7 +153,7 @@ NEST: Final = {"redis": b"*1\r\n", "redlock": b"*1\r\n"}
 
 
 class Stalling:
-    """A server that holds on to whoever connects, in one of the ways of `WAYS`. taken: bytes, by connection."""
+    """A server that never finishes, in one of the ways of `WAYS`. taken: bytes, by connection."""
 
     def __init__(self, store: str, way: str, *, greets: bool) -> None:
         self._store, self._way, self._greets = store, way, greets

@@ -62,7 +62,7 @@ CONTAINER = """\
         ("/mnt/box", "vboxsf"),
         ("/mnt/bucket", "fuse.gcsfuse"),
         ("/mnt/ceph/x", "ceph"),
-        ("/srv/x", "glusterfs"),  # what was mounted last is what is seen
+        ("/srv/x", "glusterfs"),  # the last mount is the visible one
     ],
 )
 def test_a_network_disk_is_refused_by_name(folder: str, kind: str) -> None:
@@ -123,7 +123,7 @@ asyncio.run(use())
 
 
 def in_mounts_of_its_own(prepare: str, *command: str) -> tuple[int, str, str]:
-    """Run a command where mounting is seen by nobody else. prepare is shell; the command keeps its process id."""
+    """Run a command with private mounts. prepare is shell; the command keeps its process id."""
     if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode:
         pytest.skip("only who may mount can try this")
     line = f"{prepare} && exec {shlex.join(command)}"
@@ -204,5 +204,5 @@ def test_a_file_that_this_user_may_not_write_is_refused(world: World, closed: st
 
 
 def as_an_ordinary_user() -> list[str]:
-    """Return what goes before a command, so that the modes of files hold for it: an almighty one gives up its might."""
+    """Return the prefix of a command for which the modes of files hold: root gives up its capabilities."""
     return ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []

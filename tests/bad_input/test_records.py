@@ -1,4 +1,4 @@
-"""A record that cannot be read is nobody's prey: every call says so, and leaves it as it is, byte for byte (H24)."""
+"""An unreadable record is never acquired: every call reports it, and leaves it unchanged, byte for byte (H24)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CALLS: dict[str, Callable[[Any, LeaseTicket], Any]] = {
 }
 
 
-# on Cloud Storage what is not ours is another implementation's lock, and respected as one
+# on Cloud Storage a foreign object is another implementation's lock, and respected as one
 EVERYWHERE = [(kind, where) for kind in KINDS for where in ("gs", "sqlite") if (kind, where) != (NOT_OURS[0], "gs")]
 
 
@@ -55,7 +55,7 @@ def opened(world: World, where: str) -> str:
 
 
 def ticket_of(url: str, there: Snapshot) -> LeaseTicket:
-    """Return a ticket that names what stands there as exactly as a ticket can."""
+    """Return a ticket that names the record as precisely as possible."""
     with lockstead.connect(url, listener=quiet) as client:
         store = client._engine.store.url
     return LeaseTicket(store, "apt", there.fields.get("identity", "x/1"), there.incarnation, 60.0)

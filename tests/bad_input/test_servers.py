@@ -38,7 +38,8 @@ SECURE: Final = {scheme: known.secure for scheme, known in SERVED.items()}
 SILENT: Final = (StoreUnavailable, OutcomeUnknown)
 REFUSED: Final = (StoreRefused,)
 HUNG_UP: Final = (StoreRefused, StoreUnavailable, OutcomeUnknown)
-"""Who is hung up on without a word may have met a server that just ended: all that is asked for is the store's line."""
+"""A connection that is closed without a word may mean a server that has just ended: only the store's message is
+checked."""
 
 EXPECTED: Final = {
     "nobody": (StoreUnavailable,),
@@ -49,7 +50,8 @@ EXPECTED: Final = {
     "a server behind TLS": HUNG_UP,
 }
 VAGUE: Final = {("redlock", "a web server"), ("redis tls", "a web server"), ("redlock tls", "a web server")}
-"""Where a majority of masters, or a server that was right a moment ago, may be meant: not refused for good."""
+"""The error may be of one of several masters, or of a server that worked a moment ago: it is not refused
+permanently."""
 
 ADVICE: Final = re.compile(r"correct|look at|write|name |see |leave|put it|later is needed")
 
@@ -213,7 +215,7 @@ def test_a_library_that_is_missing_is_named_with_what_installs_it(name: str, wor
     module, extra = SERVED[name].module, SERVED[name].extra
     url = asked(PLAIN[name].format(who=WHO, port=free_port()))
     world.without(module)
-    code, out, err = world.run(url)  # in a process of its own, for this one has imported it
+    code, out, err = world.run(url)  # in a process of its own, since this one has imported it
     assert (code, out, err.count("\n")) == (69, "", 1), err
     assert re.search(rf"pip install 'lockstead\[{extra}\]'$", err), err
     assert SECRET not in err

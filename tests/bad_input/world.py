@@ -1,4 +1,5 @@
-"""A place of its own for each piece of bad input: a bucket, a file, an environment, and a look at all that is kept."""
+"""A separate environment for each bad input: a bucket, a file, environment variables, and a view of everything
+stored."""
 
 from __future__ import annotations
 
@@ -23,14 +24,14 @@ OURS = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD
 
 
 class World:
-    """What one case happens in. Somebody else holds `theirs` in each of its stores."""
+    """The environment of one case. Another client holds `theirs` in each of its stores."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.patch = patch
         self.server: GcsServer | None = None
-        # the engines of a process are shared by URL, so each case has a prefix of its own
+        # a process shares engines by URL, so each case has its own prefix
         self.slug = folder.name
         for name in OURS:
             patch.delenv(name, raising=False)
@@ -40,7 +41,7 @@ class World:
     # --- stores ------------------------------------------------------------------------------------------------
 
     def bucket(self, **fields: object) -> GcsServer:
-        """Start a server with the bucket `b`, in which somebody else holds a lock."""
+        """Start a server with the bucket `b`, in which another client holds a lock."""
         self.server = GcsServer()
         self.server.create_bucket("b", **fields)
         self.server.start()
@@ -54,7 +55,7 @@ class World:
         return f"gs://b/{quote(self.slug)}"
 
     def file(self) -> str:
-        """Return the URL of a file in which somebody else holds a lock."""
+        """Return the URL of a file in which another client holds a lock."""
         if not self.path.exists():
             self._hold_theirs(self.sqlite)
         return self.sqlite
@@ -72,7 +73,7 @@ class World:
             client.lock("theirs", ttl=3600, owner="somebody else").acquire(5).detach()
 
     def record(self, url: str, fields: dict[str, str], key: str = "apt") -> Snapshot:
-        """Write a record as somebody else's program would."""
+        """Write a record as another program would."""
         store: Any = SqliteStore(self.path) if url.startswith("sqlite:") else _opened(url)
         try:
             made = store.perform(Create(Name(key), fields), 5.0)

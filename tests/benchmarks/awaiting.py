@@ -44,7 +44,7 @@ class Waited:
 
 
 def awaiting(size: Size) -> Iterator[Row]:
-    """Wait in a process of its own, on each store that notifies."""
+    """Measure waiters in a process of their own, on each store that notifies."""
     keys = max(1, size.awaiting // 10)
     for store in ("memory", "SQLite"):
         command = [sys.executable, "-m", "tests.benchmarks.awaiting", store, str(size.awaiting), str(keys)]

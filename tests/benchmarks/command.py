@@ -1,4 +1,4 @@
-"""How a benchmark is called, where it works, how its one table is printed. Must not know what is measured."""
+"""The command line of the benchmarks: options, the working folder, and the printed table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from rich.console import Console
 from tests.benchmarks.figures import Row, machine, markdown, table
 
 Measure = Callable[[argparse.Namespace, Path, Callable[[str], None]], Iterable[Row]]
-"""Gives the rows, from what was asked for, in a folder that is removed afterwards; says meanwhile what it is at."""
+"""Returns the rows for the chosen benchmarks; the folder is removed afterwards, and `progress` is called meanwhile.
+"""
 
 
 def parser(target: str, description: str | None) -> argparse.ArgumentParser:
@@ -26,7 +27,7 @@ def parser(target: str, description: str | None) -> argparse.ArgumentParser:
 
 
 def command(wanted: argparse.Namespace, measure: Measure, *, doing: str, about: str = "") -> None:
-    """Measure, and print one table. about: what else stands above it, beside the machine and the time."""
+    """Measure, and print one table. about: additional lines above it, beside the machine and the time."""
     load, began = os.getloadavg(), time.monotonic()
     console = Console(width=None if os.isatty(1) else 180)
     directory = Path(tempfile.mkdtemp(prefix="lockstead-bench-"))

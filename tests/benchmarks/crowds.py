@@ -28,7 +28,7 @@ POLL = 0.5
 
 
 def waiters(size: Size) -> Iterator[Row]:
-    """Count what the waiters of one process ask of the store while somebody else holds the lock."""
+    """Count the requests of one process's waiters while another client holds the lock."""
     what = f"{size.waiters:,} waiters of one process"
     with emulator() as url, httpx.Client() as http:
         holding = lockstead.connect("gs://bench/locks", listener=silent)
@@ -42,7 +42,7 @@ def waiters(size: Size) -> Iterator[Row]:
             http, url, "get"
         ):
             time.sleep(0.05)
-        http.delete(f"{url}/_requests")  # whoever came first tried to write, once, before anybody waited
+        http.delete(f"{url}/_requests")  # the first one tried to write, once, before the others waited
         ends_at = time.monotonic() + size.waiting
         while len(reads := asked(http, url, "get")) < 3 or time.monotonic() < ends_at:
             time.sleep(0.1)
@@ -58,7 +58,7 @@ def waiters(size: Size) -> Iterator[Row]:
 
 
 def asked(http: httpx.Client, url: str, kind: str) -> list[float]:
-    """Return when the server was asked for something of a kind, seconds."""
+    """Return when a request of this kind was sent, in seconds."""
     return [line["at"] for line in http.get(f"{url}/_requests").json()["requests"] if line["kind"] == kind]
 
 

@@ -22,7 +22,7 @@ from tests.benchmarks.figures import Row, Size, Work, alone, compared, in_turn
 
 
 def silent(_event: object) -> None:
-    """Hear nothing: what is measured is the lock, not the log."""
+    """Ignore all events: the lock is measured, not the log."""
 
 
 def cycle(lock: lockstead.Lock) -> Callable[[], None]:
@@ -95,7 +95,7 @@ def two_transactions(path: Path) -> Iterator[Work]:
 
 @contextmanager
 def emulator() -> Iterator[str]:
-    """Run the server of our own as a process of its own, so that it costs this one nothing; give its address."""
+    """Run our emulator in a process of its own, so that it costs this one nothing; return its address."""
     command = [sys.executable, "-m", "gcs_emulator", "--bucket", "bench"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:

@@ -18,7 +18,7 @@ NAME = "import lockstead; lockstead.Lock('gs://bucket/locks/apt')"
 
 
 def run(code: str) -> float:
-    """Run code in a Python of its own; give its processor time in seconds, which other processes do not lengthen."""
+    """Run code in a new Python; return its CPU time in seconds, which other processes do not lengthen."""
     # the first run leaves the compiled files for the others
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -8,6 +8,6 @@ from pathlib import Path
 
 
 def resident_bytes() -> int:
-    """Return what is resident once there is no garbage."""
+    """Return the resident memory after a garbage collection."""
     gc.collect()
     return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * resource.getpagesize()

@@ -1,7 +1,7 @@
-"""What a lock costs on each store that has a server: a cycle, a hand-over, the renewals of a thousand leases.
+"""The cost of a lock on each store with a server: a cycle, a hand-over, the renewals of a thousand leases.
 
-Decides who is measured beside ours on which store, and what is to be reached; how, is decided elsewhere. A peer that
-cannot run here is a row that says so.
+This module chooses the peers of each store and the goals; others measure. A peer that cannot run here is a row that
+says so.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Taken = dict[str, dict[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is to be reached: beside whom (nobody: in itself), how much at most, in milliseconds or times."""
+    """A goal: the peer to compare with (none: an absolute goal), and the maximum in milliseconds or as a ratio."""
 
     against: str
     limit: float
@@ -55,9 +55,9 @@ class Measured:
     cycle_goals: Sequence[Goal]
     hand_over_goals: Sequence[Goal]
     a_cycle: Mapping[str, float] = field(default_factory=dict)
-    """What the server may be asked for in one cycle, by kind."""
+    """Maximum number of requests of one cycle, by kind."""
     a_round: Mapping[str, float] = field(default_factory=dict)
-    """What it may be asked for to renew all leases of a process once, by kind."""
+    """Maximum number of requests to renew all leases of a process once, by kind."""
 
 
 REDIS = Measured(
@@ -120,7 +120,7 @@ ZOOKEEPER = Measured(
 
 
 def rows(store: Measured, size: Size) -> Iterator[Row]:
-    """Measure everything of a store, on a server of its own."""
+    """Measure a store on a server of its own."""
     with store.run() as server:
         yield from cycles(store, server, size)
         yield from requests(store, server)
@@ -186,7 +186,7 @@ def _beside(
     unit: str,
     absent: Mapping[str, str],
 ) -> Iterator[Row]:
-    """Return the rows of ours beside each of the others, and those of goals that need nobody else."""
+    """Return the rows that compare ours with each peer, and those of absolute goals."""
     scale = {"µs": 1e6, "ms": 1e3}[unit]
     mine = taken[OURS]
     ours = statistics.median(mine.values()) * scale
@@ -205,13 +205,13 @@ def _beside(
             yield compared(what, pair, kind, limit, unit)
 
 
-# --- what is asked of the server ------------------------------------------------------------------------------------
+# --- requests to the server --------------------------------------------------------------------------------------
 
 COUNTED: Final = 20
 
 
 def requests(store: Measured, server: Running) -> Iterator[Row]:
-    """Count what the server is asked for in a cycle."""
+    """Count the requests of a cycle."""
     if not store.a_cycle:
         return
     with opened(OURS, server.url) as acquire, server.logged():
@@ -222,7 +222,7 @@ def requests(store: Measured, server: Running) -> Iterator[Row]:
 
 
 def difference(server: Running, work: Work) -> dict[str, int]:
-    """Count what the server is asked for while something is done, without the counting itself."""
+    """Count the requests during a call, without those of the counting itself."""
     idle = server.counts()
     before = server.counts()
     work()
@@ -291,7 +291,7 @@ ROUNDS: Final = 2
 
 
 def leases(store: Measured, server: Running, size: Size) -> Iterator[Row]:
-    """Count what the server is asked for while the leases of one process are all renewed, and look at their memory."""
+    """Count the requests while all leases of one process are renewed, and measure their memory."""
     what = f"{store.name}: {size.leases_networked:,} leases"
     with Keeping(server.url, size.leases_networked, size.ttl_networked) as keeping, server.logged():
         # once round, they have come to be renewed together

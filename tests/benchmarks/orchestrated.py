@@ -24,7 +24,7 @@ from tests.servers.marked import is_alive, kill
 from tests.servers.redis import RedisServer
 
 LIFE: Final = 45
-"""Seconds: the lease's ttl, and until Airflow gives up a task that gives no sign of life."""
+"""Seconds: the lease's ttl, and Airflow's heartbeat timeout."""
 
 RUNS: Final = 8
 """Runs that want to work at once, of two DAGs."""
@@ -178,7 +178,7 @@ def measured(version: str, directory: Path) -> Iterator[Row]:
             ways = (POOLING, TASK, GROUP)
             trials = [Trial(airflow, way, lock, directory) for way in ways]
             for trial in trials:
-                trial.hand_overs()  # what is done for the first time takes longer
+                trial.hand_overs()  # the first time takes longer
             gaps = [statistics.median(trial.hand_overs()) for trial in trials]
             yield from compared("hand-over between two DAGs, p50", ways, gaps)
             yield from recoveries("task process killed", ways, [trial.recovery(trial.kill_body) for trial in trials])

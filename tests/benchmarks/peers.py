@@ -1,10 +1,10 @@
-"""The locks that are measured beside ours, and the least that anybody could do; each takes a lock and gives it back.
+"""The locks that are compared with ours, and the bare requests; each can acquire and release.
 
-Each is used as its documentation shows it. Nothing is imported before it is named, so that who does without one can
-measure the others. Must not know how anything is measured.
+Each is used as its documentation shows. Nothing is imported before it is used, so that a missing peer does not
+prevent the others.
 
-As a program (`python -m tests.benchmarks.peers KIND WHERE`) it is a process that waits: for each line on its standard
-input it takes the lock, notes when, gives it back and writes down the instant.
+As a program (`python -m tests.benchmarks.peers KIND WHERE`) it is a waiting process: for each line on its standard
+input it acquires the lock, notes the instant, releases the lock and prints the instant.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ import lockstead
 
 Release = Callable[[], object]
 Acquire = Callable[[], Release]
-"""Takes the lock, waiting for it, and gives what gives it back."""
+"""Acquires the lock, waiting for it, and returns a function that releases it."""
 
 TTL: Final = 30
-"""Seconds, for whoever wants to know."""
+"""Seconds."""
 
 LABELS: Final = {"team": "publishing", "run": "4711"}
 
 
 def silent(_event: object) -> None:
-    """Hear nothing: what is measured is the lock, not the log."""
+    """Ignore all events: the lock is measured, not the log."""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""The definitions of `make bench-dagster`: the same bodies in a pool of Dagster's and under locks of ours.
+"""The definitions of `make bench-dagster`: the same ops in a pool of Dagster's and under our locks.
 
-What happens in a body is noted at once, in a file that all processes share: who is killed has said what it did. Must
-not know what is measured. No annotation is a text here: Dagster reads them.
+What happens in an op is noted at once in a file that all processes share, so that a killed one has noted what it
+did. No annotation is a string here: Dagster reads them.
 """
 
 import json
@@ -46,7 +46,7 @@ def note(context: Any, what: str, **more: Any) -> None:
         os.close(there)
 
 
-# --- what is done in a section --------------------------------------------------------------------------------------
+# --- the critical section -----------------------------------------------------------------------------------------
 
 
 def stay(context: Any) -> None:
@@ -60,7 +60,7 @@ def stay(context: Any) -> None:
 
 
 def work(context: Any) -> None:
-    """Note for some seconds that this is at work, whoever is gone."""
+    """Note for some seconds that this is at work, even if its parent is gone."""
     note(context, "enters")
     ends_at = time.monotonic() + float(context.run.tags["bench/seconds"])
     while time.monotonic() < ends_at:
@@ -142,7 +142,7 @@ WORKED: Final[list[float]] = []
 
 
 def _work() -> None:
-    """Work a moment: while a step works, what it tells of its lock is written at its side."""
+    """Work a moment: while a step works, its lock's metadata is written."""
     began = time.perf_counter()
     time.sleep(BODY)
     WORKED[:] = [time.perf_counter() - began]

@@ -28,7 +28,7 @@ OURS: Final = {"redis": "Redis", "sqlite": "SQLite"}
 KINDS: Final = (THEIRS, *OURS)
 
 FREED_AFTER: Final = 5
-"""Seconds after the end of a run until Dagster frees its slots, where it is told to."""
+"""Seconds after the end of a run until Dagster frees its slots, if it is configured to."""
 
 SETTINGS: Final = f"""
 concurrency: {{pools: {{default_limit: 1}}}}
@@ -44,7 +44,7 @@ IMPORT: Final = 30.0
 
 PATIENCE: Final = 180.0
 WORKS: Final = 400.0
-"""Seconds that an orphan works, if nobody ends it: longer than anything is waited for."""
+"""Seconds that an orphan works if nothing stops it: longer than any wait of the benchmark."""
 
 LOOKED_FOR: Final = 15.0
 """Seconds for which an orphan is looked at once the next one has entered: an overlap without an end is that long."""
@@ -81,15 +81,15 @@ class Site:
         return [one for one in lines(self._notes / name) if one["what"] == what and run in ("", one["run"])]
 
     def until(self, condition: Callable[[], object], otherwise: str) -> None:
-        """Wait for what has to come."""
+        """Wait until a condition holds."""
         self.dagster.until(condition, otherwise, PATIENCE)
 
     def go(self, name: str) -> None:
-        """Let the one go on that is in the section."""
+        """Let the one in the section continue."""
         (self._notes / f"{name}.go").touch()
 
 
-# --- what is measured -----------------------------------------------------------------------------------------------
+# --- measurements -----------------------------------------------------------------------------------------------
 
 
 def imports(size: Size) -> Iterator[Row]:
@@ -130,7 +130,7 @@ def cycles(here: Site, size: Size) -> Iterator[Row]:
 
 
 def in_one_run(here: Site, size: Size) -> Iterator[Row]:
-    """Let steps of one run want to enter, each in a process of its own, one kind after another."""
+    """Let steps of one run contend, each in a process of its own, one kind after another."""
 
     def crowd(kind: str, name: str) -> None:
         execution = here.launch(f"stay_{kind}_{size.parallel}", name)
@@ -152,7 +152,7 @@ def between_runs(here: Site, size: Size) -> Iterator[Row]:
         here.until(lambda: here.noted(name, "enters"), "nobody enters")
         executions += [here.launch(f"stay_{kind}_1", name) for _ in range(size.runs - 1)]
         if kind == THEIRS:
-            # they stand in the queue, or wait in a run worker
+            # they are queued, or wait in a run worker
             here.until(lambda: all(here.dagster.status(one) != "NOT_STARTED" for one in executions), "none is queued")
         else:
             here.until(lambda: all(waiting(here, one) for one in executions[1:]), "the others do not wait")
@@ -236,7 +236,7 @@ def recovered(found: Mapping[str, Recovery], there: str) -> Iterator[Row]:
 
 
 def measured(directory: Path, size: Size, say: Callable[[str], None], *, quick: bool) -> Iterator[Row]:
-    """Measure, on an instance of its own."""
+    """Measure on a new instance."""
     say("imports")
     yield from imports(size)
     notes = directory / "notes"

@@ -1,8 +1,7 @@
-"""The process of `make bench-prefect` that runs flows: it reads one order a line and answers with a line of JSON.
+"""The process of `make bench-prefect` that runs flows: it reads one command a line and answers with a line of JSON.
 
-A section is entered as users do it, inside a flow run: Prefect's by `concurrency()`, ours by `@locked`. What happens in
-it is noted at once, in a file that all processes share: who is killed has said what it did. Must not know what is
-measured.
+A section is entered as users do it, inside a flow run: Prefect's by `concurrency()`, ours by `@locked`. What happens
+in it is noted at once in a file that all processes share, so that a killed one has noted what it did.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def section(kind: str, place: str, body: Callable[[], None]) -> Callable[[], Non
 
 
 def answer(**words: Any) -> None:
-    """Say one line to who gave the order."""
+    """Answer a command."""
     print(json.dumps(words), flush=True)
 
 
@@ -118,7 +117,7 @@ class Stays:
                 time.sleep(1)
 
     def after_another(self, place: str) -> None:
-        """Wait until somebody has entered."""
+        """Wait until another one has entered."""
         while not any(line["what"] == "enters" and line["place"] == place for line in lines(self._notes)):
             time.sleep(0.05)
 
@@ -153,7 +152,7 @@ def follow(notes: str, kind: str, places: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Do what is ordered, until there is nobody who orders."""
+    """Execute commands until standard input ends."""
     answer(started=True)
     while line := sys.stdin.readline():
         order = json.loads(line)

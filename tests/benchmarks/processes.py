@@ -1,7 +1,4 @@
-"""What `make bench-prefect` runs on: a Prefect server, stores for ours, and processes that run flows.
-
-Must not know what is measured.
-"""
+"""The environment of `make bench-prefect`: a Prefect server, stores, and processes that run flows."""
 
 from __future__ import annotations
 
@@ -90,7 +87,7 @@ class Site:
         return process
 
     def place(self, kind: str, name: str) -> str:
-        """Name a section that nobody has been in: a limit that is made for it, or the URL of a lock."""
+        """Return an unused section: a new limit, or the URL of a lock."""
         if kind == "Redis":
             return f"redis://{self.redis.address}/0#{name}"
         if kind == "SQLite":
@@ -115,7 +112,7 @@ class Site:
 
 @contextmanager
 def site(database: str, directory: Path) -> Iterator[Site]:
-    """Run all of it. The Redis writes down what it is told before it says so."""
+    """Run all of it. The Redis writes each command to disk before it answers."""
     with ExitStack() as stack:
         settings: Mapping[str, str] = AS_IT_COMES
         if database == "PostgreSQL":

@@ -61,7 +61,7 @@ class Trial:
         return sum(line["what"] == "asks" for line in lines(self._notes)) == 2 * SECTIONS
 
     def strike(self) -> None:
-        """Kill who holds them."""
+        """Kill the holders."""
         self._struck_at = time.monotonic()
         self._holder.kill()
 
@@ -77,7 +77,7 @@ class Trial:
 
 
 def recoveries(here: Site, processes: list[Process], directory: Path, ours: Sequence[str], there: str) -> Iterator[Row]:
-    """Kill who holds, here and on servers that are then started again; wait for all of them."""
+    """Kill the holders, here and on servers that are then started again; wait for all of them."""
     kinds = (THEIRS, *ours)
     with site("SQLite", directory / "restarted") as other:
         more = [other.process() for _ in range(2 * len(kinds))]

@@ -1,6 +1,6 @@
-"""Decides on which servers the stores are measured, and how what they were asked for is counted: by the servers.
+"""The servers of the benchmarks, and their own counts of requests.
 
-One server each, as small as it can be had and on loopback, so that what is measured is the lock and not the disk.
+One server each, as small as possible and on loopback, so that the lock is measured and not the disk.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Running:
     url: str
     where: str
     counts: Counts
-    """What the server was asked for until now, by kind; the asking is counted too, the same each time."""
+    """Return the number of requests so far, by kind; this one is counted too, the same each time."""
     logged: Callable[[], AbstractContextManager[None]] = nullcontext
     """While this is entered, everything is counted; not otherwise where counting costs time."""
 
@@ -79,7 +79,7 @@ class PostgresServer(Server):
     """One primary that does not wait for its disk; trust for everybody, the user is `postgres`."""
 
     def start(self) -> PostgresServer:
-        """Make the cluster if there is none, and start it."""
+        """Create the cluster if there is none, and start it."""
         if not (self.directory / "data").exists():
             if os.geteuid() == 0:
                 shutil.chown(self.directory, "postgres", "postgres")
@@ -202,7 +202,7 @@ def redlock(masters: int = 5) -> Iterator[Running]:
     with _directory() as directory, ExitStack() as stack:
         servers = [stack.enter_context(RedisServer(directory / str(number))) for number in range(masters)]
         where = ",".join(server.address for server in servers)
-        # just started: with the delay of the default nobody would vote for ten minutes
+        # just started: with the default delay none would vote for ten minutes
         yield Running(f"redlock://{where}/0?restart_delay=0", where, _of_redis([server.port for server in servers]))
 
 

@@ -1,7 +1,4 @@
-"""What is read from the notes of who stayed in a section: hand-overs and waits; and what both sides go by.
-
-Must not know how a section is kept, nor start anything.
-"""
+"""Computes hand-overs and waits from the notes of a section's holders."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ THEIRS: Final = "theirs"
 """The kind of section that is a limit of Prefect's; all others are locks of ours, on the store of that name."""
 
 LEASE: Final = 60
-"""Seconds that a lease lives: the least that Prefect's server allows, and what ours has by default."""
+"""A lease's ttl in seconds: the least that Prefect's server allows, and our default."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Every benchmark measures what it says, and gives its rows. Says nothing of how fast anything is."""
+"""Every benchmark measures what it says, and returns its rows. No timing is checked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.benchmarks.__main__ import BENCHMARKS
 from tests.benchmarks.figures import TINY, Row, cells, in_turn, machine, markdown, paired
 
 
-# peers warn of themselves: of what is deprecated, of what they leave open
+# peers print warnings: of deprecated features, and of what they leave open
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_a_benchmark_runs_and_gives_its_figures(name: str) -> None:

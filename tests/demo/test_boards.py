@@ -36,7 +36,7 @@ COURSE = (
 
 
 def shown(upto: int = len(COURSE), height: int = 40) -> list[str]:
-    """Return what stands on a terminal of 100 columns after so many events."""
+    """Return the content of a terminal of 100 columns after this many events."""
     console = Console(file=io.StringIO(), width=100, height=height, force_terminal=True, color_system=None, record=True)
     board, course = LocksBoard(console), Course()
     board.act("Act 1")

@@ -1,4 +1,4 @@
-"""The course of the runs says at each moment who waits for whom, in whatever order it is heard."""
+"""The course knows at each moment which run waits for which, in whatever order the events are read."""
 
 from __future__ import annotations
 

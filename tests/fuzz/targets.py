@@ -1,7 +1,8 @@
-"""A target for each reader of what somebody else may have written: total, bounded, and true of what we write ourselves.
+"""A target for each parser of external input: it never fails otherwise than documented, is bounded, and reads our
+own output.
 
-A target takes any text and any map of text. It may return, or raise what its reader documents; whatever else leaves it
-is a fault. SEEDS are what once did.
+A target takes any text and any map of text. It may return, or raise what its parser documents; any other exception
+is a fault. SEEDS are inputs that once failed.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def record(text: str, fields: Fields) -> None:
             read = decode(APT, {"identity": text, **fields}, foreign=foreign)
             assert clean(read.owner + read.holder) == read.owner + read.holder
             assert all(at is None or 0 <= at <= EPOCH_MAX for at in (read.acquired_at, read.alert_at))
-            # what we write of it is read again as it is; what is unknown goes on as it came
+            # our output is read again unchanged; unknown fields are kept
             if not foreign and not read.unknown and sum(map(len, fields.values())) < 1000:
                 assert decode(APT, encode(read)) == read
 
@@ -184,7 +185,7 @@ def on_redis(text: str, fields: Fields) -> None:
             b"",
             b"ok 1 ab 1 1 1 1\n",
         ):
-            # behind the head is what somebody wrote; and a server may say anything
+            # after the header anything may follow; and a server may send anything
             for said in (word, word + body, word + b" ".join(_bytes(one) for one in (text, *fields.values()))):
                 with suppress(StoreError):
                     redis.answer(command, said)
@@ -211,7 +212,7 @@ def on_etcd(text: str, fields: Fields) -> None:
         assert isinstance(etcd.kv_of(item).snapshot(), Snapshot)
     for space in Space:
         etcd.Root.at("x").name_of(f"x/{space.value}/{text}", space)
-    # a server may say anything in the place of numbers, or leave out what is asked for
+    # a server may send anything instead of numbers, or omit requested fields
     number = fields.get("v", text)
     for said in (
         {"header": {"revision": number}, "kvs": [{**item, "create_revision": number}], "count": number},
@@ -238,7 +239,7 @@ def on_etcd(text: str, fields: Fields) -> None:
 def on_redlock(text: str, fields: Fields) -> None:
     flat = [_bytes(said) for name, value in fields.items() for said in (f".{name}", value)]
     head = [b"i", b"ab", b"n", b"1", b"x", b"0", b"s", b"1"]
-    # the head comes from our own script: what is behind it is somebody else's
+    # the header comes from our own script, the rest from other programs
     one = redlock.seen([1, [*head, *flat]])
     assert (one.incarnation, one.count) == ("ab", 1)
     "".join([*one.fields(), *one.fields().values()]).encode()
@@ -335,7 +336,7 @@ def prefect_template(text: str, fields: Fields) -> None:
             with suppress(ValueError, TypeError):
                 spec = LockSpec(lock=template, purpose=text or None).named({**fields, "value": value})
                 place_of(str(spec.lock))
-                # a value is no more than a piece of the key, whatever it is
+                # any value is only a part of the key
                 if template.endswith("apt-{value}"):
                     assert urls.parse_lock(str(spec.lock)).key == f"apt-{value}"
 
@@ -347,7 +348,7 @@ def prefect_block(text: str, fields: Fields) -> None:
             for check in (places.check_lock, places.check_store):
                 with suppress(ValueError, TypeError):
                     check(url)
-                    # what is saved in a form that everybody may see
+                    # saved in a form that everyone may see
                     assert not urls.has_password(url)
 
 

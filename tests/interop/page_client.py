@@ -1,6 +1,6 @@
 """A client of Cloud Storage locks written from `docs/interop.md` alone: httpx, no line of lockstead.
 
-It shows that the page says enough. Not for use: it keeps nothing alive by itself, and gives no tickets.
+It shows that the page is sufficient. Not for use: it does not renew in the background, and has no tickets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GRANULARITY = 2.0
 
 
 class PageClient:
-    """One wish for one lock at a time, under `prefix` of a bucket. Durations are seconds."""
+    """One acquisition of one lock at a time, under `prefix` of a bucket. Durations are in seconds."""
 
     def __init__(self, endpoint: str, bucket: str, prefix: str, owner: str, ttl: float) -> None:
         self._http = httpx.Client(base_url=endpoint)

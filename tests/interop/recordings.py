@@ -66,14 +66,14 @@ def put(server: GcsServer, resource: dict[str, Any], name: str = OBJECT) -> dict
 
 
 def look(server: GcsServer, name: str = OBJECT) -> dict[str, Any]:
-    """Return the object that stands there; an empty one if none does."""
+    """Return the object; an empty one if there is none."""
     answer = httpx.get(f"{server.url}/storage/v1/b/{BUCKET}/o/{quote(name, safe='')}")
     said: dict[str, Any] = answer.json() if answer.status_code == 200 else {}
     return said
 
 
 def go_reads(text: str) -> float:
-    """Read `expires_at` as the Go port does: ParseFloat, 0 for what is not a number, whole milliseconds (query.go)."""
+    """Parse `expires_at` as the Go port does: ParseFloat, 0 for what is not a number, whole milliseconds (query.go)."""
     try:
         value = float(text)
     except ValueError:
@@ -82,6 +82,6 @@ def go_reads(text: str) -> float:
 
 
 def ruby_reads(text: str) -> float:
-    """Read `expires_at` as the gem does: String#to_f, the number in front, 0 where there is none (lock.rb)."""
+    """Parse `expires_at` as the gem does: String#to_f, the leading number, 0 if there is none (lock.rb)."""
     found = re.match(r"\s*[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", text)
     return float(found[0]) if found else 0.0

@@ -95,7 +95,7 @@ def test_assume_ttl_says_how_long_such_a_lock_may_live(
 
 
 def held(lock: lockstead.Lock) -> lockstead.LockInfo:
-    """Inspect what is held."""
+    """Inspect a held lock."""
     shown = lock.inspect()
     assert shown is not None
     return shown

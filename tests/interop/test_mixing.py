@@ -1,7 +1,7 @@
-"""What is lost where others contend for our locks: their requests, as recorded, hit what they do not know.
+"""What is lost if other programs contend for our locks: their requests, as recorded, meet records they do not know.
 
-Each test shows a hole of a mixture, not of ours: `docs/interop.md` tells them. Were one of these to fail because the
-hole is gone, the page is to be corrected.
+Each test shows a hole of the mixture, not of lockstead: `docs/interop.md` lists them. If one of these fails because
+the hole is gone, correct the page.
 """
 
 from __future__ import annotations

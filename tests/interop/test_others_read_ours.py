@@ -1,4 +1,4 @@
-"""What we write is what the others' parsers read, and nothing of ours stands where they look."""
+"""The other programs' parsers can read what we write, and find nothing else of ours where they look."""
 
 from __future__ import annotations
 

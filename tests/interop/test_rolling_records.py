@@ -215,7 +215,7 @@ def test_h30_a_member_of_a_newer_major_is_waited_for_and_not_removed(place: Plac
 
 
 def test_h30_the_holder_whose_record_became_unreadable_stops_in_time(place: Place) -> None:
-    """A migration under the feet of a running process: it cannot read the record, so it may not go on believing."""
+    """A migration while the process runs: it cannot read the record, so it must stop."""
     lease = place.client.lock("apt", ttl=3, renew_every=0.3, request_timeout=0.2).acquire(timeout=10)
     place.change({"v": "2"})
     ends_at = time.monotonic() + 60

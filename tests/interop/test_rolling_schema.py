@@ -123,7 +123,7 @@ def test_h30_a_file_of_a_newer_version_is_refused_in_one_line_and_unharmed(recor
 
 
 def test_the_schema_is_still_the_recorded_one(tmp_path: Path, recorded: Path) -> None:
-    """Version 1 is written down: whoever changes a table of it changes the version too."""
+    """Version 1 is recorded: a change of one of its tables needs a new version."""
     with lockstead.connect(f"sqlite:///{tmp_path}/new.db") as client:
         client.lock("apt").acquire(timeout=10).release()
     schemas = []

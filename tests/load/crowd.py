@@ -48,7 +48,7 @@ def crowd(work: str, url: str, count: int, at_once: int, **environment: str) -> 
 
 
 def said(child: Child) -> list[str]:
-    """Wait for the end of a crowd of which nobody fails; give what its workers said."""
+    """Wait for the end of processes that must all succeed; return what their workers printed."""
     out, errors = child.process.communicate(timeout=150)
     lines = out.splitlines()
     assert lines, errors

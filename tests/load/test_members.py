@@ -1,4 +1,5 @@
-"""Fifty short tasks under one lease, each a process of its own, where an object takes one change a second."""
+"""Fifty short tasks under one lease, each a process of its own, on a store where an object takes one change a
+second."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def test_h27_fifty_one_second_members_sixteen_at_a_time_lose_nothing_and_do_not_
         assert lease.release(drain=60) is True
         assert client.lock("apt").inspect() is None
         assert not [event for event in told if isinstance(event, Lost | ReleaseFailed)]
-        # nobody who comes next has to wait for a member's registration, or for a ttl
+        # a later client does not wait for a member's registration, or for a ttl
         client.lock("apt").acquire(timeout=30).release()
     if server is not None:
         # what its owner writes: the grant, the token, and its own renewals
@@ -94,7 +95,7 @@ def test_a_section_shorter_than_the_stores_pace_leaves_the_lock_free(gcs: GcsSer
             lease = client.lock("apt", ttl=60).acquire(timeout=60)
             assert lease.release() is True
             assert "locks/apt" not in gcs.objects("b")
-            # a key that was changed a moment ago is asked for at a pause, not in a volley
+            # a key that was just changed is read after a pause, not in a burst
         turned_away = gcs.requests.count("insert", status=429)
         assert turned_away <= 10
         with client.lock("deb", ttl=60).hold(timeout=60) as lease:

@@ -27,7 +27,7 @@ SETTINGS = {"ttl": 300, "backoff_min": POLL, "backoff_max": POLL}
 
 @pytest.fixture
 def holder(gcs: GcsServer) -> Iterator[lockstead.Lease]:
-    """Somebody in another client holds the key."""
+    """Hold the key in another client."""
     with lockstead.connect("gs://b/locks", listener=quiet) as client:
         lease = client.lock("apt", ttl=300, owner="nightly").acquire(0)
         gcs.requests.clear()
@@ -47,7 +47,7 @@ def assert_polled_like_one(lines: list[LoggedRequest]) -> None:
 
 
 async def settled(client: AsyncClient, count: int) -> None:
-    """Wait until so many stand in line."""
+    """Wait until this many are queued."""
     lines = client._engine.local_queue
     await asyncio.to_thread(until, lambda: len(lines._turns._queues.get("apt", ())) == count, 60)
 
@@ -79,7 +79,7 @@ def test_h15_a_thousand_tasks_read_like_one_and_come_in_one_after_another(
 
     asyncio.run(use())
     assert order == list(range(WAITERS))
-    # each looked, took it and gave it back; nobody asked for what another of the same process held
+    # each looked, acquired and released; none requested what another one of the same process held
     counts = gcs.requests.counts()
     assert counts["insert"] == WAITERS
     assert counts["delete"] == WAITERS + 1
@@ -132,7 +132,7 @@ def test_h15_h18_waiters_that_are_cancelled_ask_nothing_and_leave_nothing(
             for task in waiting[: WAITERS // 2] + waiting[WAITERS // 2 + 1 :]:
                 task.cancel()
             await asyncio.gather(*waiting[: WAITERS // 2], *waiting[WAITERS // 2 + 1 :], return_exceptions=True)
-            # the one that is left stands first now, and polls
+            # the remaining one is first now, and polls
             await asyncio.to_thread(gcs.requests.wait_for, 3, "get", timeout=60)
             # who had asked looks once whether anything of it landed; who only stood in line had asked nothing
             assert gcs.requests.count("get") <= 3 + 4
@@ -159,10 +159,10 @@ def test_h15_waiters_that_run_out_of_time_together_do_not_all_ask_once_more(
     answers = asyncio.run(use())
     took = time.monotonic() - began_at
     assert all(isinstance(answer, NotAcquired) for answer in answers), answers[:3]
-    # and each of them can say who holds it
+    # and each of them knows the holder
     assert {answer.holder for answer in answers if isinstance(answer, NotAcquired)} == {"nightly"}
     assert gcs.requests.count("mutation") == 1
-    # whoever stood first for a moment of that time looked, and nobody else
+    # only the one that was first at that moment looked
     assert gcs.requests.count("get") <= took / POLL + WAITERS / 10
 
 
@@ -207,7 +207,7 @@ def test_h15_eight_processes_look_at_random_intervals_and_write_only_what_is_fre
     gcs: GcsServer, holder: lockstead.Lease, tmp_path: Path
 ) -> None:
     with crowd(WAITER, "gs://b/locks", PROCESSES, PROCESSES, NOTES=str(tmp_path)) as waiters:
-        # whoever comes only after the release writes at once, as the first of its process should
+        # a waiter that comes after the release writes at once, as the first of its process should
         assert sorted(waiters.hear() for _ in range(PROCESSES)) == [f"in line {number}" for number in range(PROCESSES)]
         assert gcs.requests.wait_for(PROCESSES * 12, "get", timeout=120)
         while_held = gcs.requests.all()
@@ -228,7 +228,7 @@ def test_h15_eight_processes_look_at_random_intervals_and_write_only_what_is_fre
             before = [earlier for earlier, later in pairwise(own) if later[0] == "Create"]
             assert before == [["Read", "Absent"]] * len(before)
             assert own.count(["Create", "Snapshot"]) == 1
-        # as long as nobody of this process gives it back, which makes the next in line look at once
+        # until a waiter of this process releases it, which makes the next one look at once
         polls = [float(one[0]) for one in takewhile(lambda one: one[1:3] == ["Read", "Snapshot"], asked[1:])]
         gaps += [later - earlier for earlier, later in pairwise(polls)]
     assert len(gaps) >= PROCESSES * 10

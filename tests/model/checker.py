@@ -1,6 +1,6 @@
-"""How a model is checked: spin makes a verifier of it, a C compiler builds that, and it visits every state.
+"""Checks a model: spin generates a verifier, a C compiler builds it, and it visits every state.
 
-Must not know what the models say. What counts as proved stands here: no error, and not a state left out.
+Proved means: no error, and every state visited.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What is to be proved of the models, and which faults must make the proof fail, and how.
+"""The properties of the models, and the faults that must violate them.
 
-A fault is a switch in a model's text. It must break the very promise that is named here: failing somehow is not enough.
+A fault is a switch in a model's text. It must violate the property that is named here; any other failure is not
+enough.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ def files(patterns: Sequence[str]) -> list[str]:
 
 
 def chosen(mutants: Sequence[Mutant], sample: int, seed: int) -> list[Mutant]:
-    """Return so many of them by lot, or all for 0. The same seed gives the same, whatever else changes in a module."""
+    """Return this many of them at random, or all for 0. The same seed gives the same, whatever else changes in a
+    module."""
     if not sample:
         return list(mutants)
     lots = {mutant.name: hashlib.sha256(f"{seed} {mutant.name}".encode()).digest() for mutant in mutants}
@@ -51,7 +52,7 @@ def chosen(mutants: Sequence[Mutant], sample: int, seed: int) -> list[Mutant]:
 
 
 def judged() -> dict[str, dict[str, str]]:
-    """Return what is said of each mutant that no test kills: `equivalent` and why, or `open` and what is missing."""
+    """Return the judgement of each mutant that no test kills: `equivalent` and why, or `open` and what is missing."""
     return {said["name"]: said for said in tomllib.loads(SURVIVORS.read_text("utf-8"))["survivor"]}
 
 
@@ -69,7 +70,7 @@ def known() -> dict[str, dict[str, Any]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run them; 1 if one lives of which nothing is said."""
+    """Run them; return 1 if one without a judgement survives."""
     parser = argparse.ArgumentParser(prog="mutants", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--files", nargs="*", default=[], help="modules below lockstead/, as protocol/members.py")
     parser.add_argument("--sample", type=int, default=0, help="so many by lot; default: all")
@@ -106,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _all(left: Sequence[Mutant], jobs: int, *, is_quick: bool) -> Iterable[tuple[Mutant, str | None, float]]:
-    """Try them: in forks of one process what functions hold, in a process of its own each what is left."""
+    """Run them: mutants inside functions in forks of one process, each other one in a process of its own."""
     protocol = [mutant for mutant in left if mutant.file.startswith(PURE)]
     others = [mutant for mutant in left if mutant not in protocol]
     apart: list[Mutant] = []

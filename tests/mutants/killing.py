@@ -1,7 +1,7 @@
-"""How a mutant is put into a process of its own, and which tests get the chance to kill it.
+"""How a mutant is loaded into a process of its own, and which tests may kill it.
 
-A process of its own imports the engine with one module of it changed in memory; the files on the disk stay whole. What
-the tests start as further processes is the whole engine.
+The process imports the engine with one module changed in memory; the files on disk do not change. Processes that the
+tests start use the unchanged engine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ ROOT: Final = Path(__file__).parents[2]
 SOURCES: Final = ROOT / "core" / "src"
 SEEDS: Final = range(300)
 LIMIT: Final = 240.0
-"""Seconds for one mutant. One that stands still is killed by that; on the whole engine all stages take a fraction."""
+"""Seconds for one mutant; one that hangs counts as killed. On the unchanged engine all stages take a fraction of it.
+"""
 
 PURE: Final = ("protocol/", "renewal.py")
 """What the tests of the protocol and the simulator run as it ships."""
@@ -57,7 +58,7 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a mutant. killer: the test, seed or time-out that caught it; None if it lives."""
+    """The result of a mutant. killer: the test, seed or time-out that caught it; None if it survives."""
 
     name: str
     line: int
@@ -72,7 +73,7 @@ def of_file(file: str) -> list[Mutant]:
 
 
 def stages(file: str, *, is_quick: bool) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Return what a mutant of this module has to get past, the quickest first."""
+    """Return the tests for a mutant of this module, the quickest first."""
     if file.startswith(PURE):
         yield "tests", UNIT
         yield "seeds", ()
@@ -83,7 +84,7 @@ def stages(file: str, *, is_quick: bool) -> Iterator[tuple[str, tuple[str, ...]]
 
 
 def tried(mutant: Mutant, *, is_quick: bool = False, limit: float = LIMIT) -> Verdict:
-    """Try to kill one mutant in a process of its own, and end all that this has started."""
+    """Run one mutant in a process of its own, and end all processes that it has started."""
     began_at = time.monotonic()
     words = [sys.executable, "-m", "tests.mutants.killing", mutant.file, mutant.mutation.name, *["quick"] * is_quick]
     quiet = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

@@ -1,7 +1,7 @@
-"""Which small changes a module of the engine can suffer, names each, and makes one of them.
+"""The small changes that can be made to a module of the engine: lists them, and makes one of them.
 
-Pure: reads a text and gives a text. A name holds what is changed and where, and no line number, so it stays the same
-when something else in the file moves.
+Pure: text in, text out. A name tells what is changed and where, without a line number, so it stays the same when
+something else in the file moves.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ARITHMETIC: Final[dict[type[ast.operator], type[ast.operator]]] = {
 _OPPOSITE: Final = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 Change = Callable[[Any], Any]
-"""Changes a node in place, or gives what stands in its place. It is called on a copy of the tree."""
+"""Changes a node in place, or returns its replacement. It is called on a copy of the tree."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,7 @@ _BELOW: Final = str(SOURCES / "lockstead") + "/"
 
 
 def _forked(work: Any, limit: float = LIMIT) -> int:
-    """Do something in a fork that lives no longer than `limit`; give where its answer, as JSON, is to be read."""
+    """Call a function in a fork for at most `limit` seconds; return where its result, as JSON, can be read."""
     reads, writes = os.pipe()
     if os.fork():
         os.close(writes)

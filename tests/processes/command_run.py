@@ -1,7 +1,7 @@
-"""A program that kills a process before and after each command that it gives its store, from asking to giving back.
+"""A program that kills a process before and after each store command of a lease, from acquire to release.
 
-Decides where the process dies; what it believed and what became of its locks goes to the journal. "After" is when the
-store has answered and the process has not read it. It has one thread and no engine when it forks.
+What the process considered its own, and what became of its locks, is written to the journal. "After" means that the
+store has answered and the process has not read the answer. It has one thread and no engine when it forks.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class DiesAt:
 
 
 def live(course: Course, journal: Journal, key: str, count: int, *, after: bool) -> None:
-    """Go once through the life of a lease: asked for, fenced, shared, renewed, given back."""
+    """Go through a lease's whole life once: acquire, draw a token, share, renew, release."""
     renewed = threading.Event()
 
     def told(event: LockEvent) -> None:

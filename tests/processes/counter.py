@@ -1,7 +1,7 @@
-"""A counter that a lock protects: read, thought about, and written back under the token of who holds the lock.
+"""A counter protected by a lock: read, computed, and written back with the holder's token.
 
-Decides how the resource's side of fencing looks on a file. Must not know any lock store. Each write is a line of the
-counter's history, so that an increment that was lost shows forever as a value that was written twice.
+It is the resource's side of fencing, in a file. Each write is a line of the counter's history, so that a lost
+increment shows forever as a value that was written twice.
 """
 
 from __future__ import annotations

@@ -16,12 +16,12 @@ from lockstead.stores.bootclock import boot_now
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line: at (seconds on the boot clock) is when, pid who.
+    """One line: at (seconds on the boot clock) is when, pid the process.
 
-    what is one of: asks, refused, silent; holds (until: how long it may believe, word: how the one before ended),
-    token, writes and wrote (value), lost (word: why), leaves (before the giving back), removed, left (without
-    removing); killed; looks (from `at` to `until`, shown: holder and token by key); finally (somebody got in after all
-    the killing).
+    what is one of: asks, refused, silent; holds (until: its deadline, word: the outcome of the previous lease),
+    token, writes and wrote (value), lost (word: why), leaves (before the release), removed, left (without removing);
+    killed; looks (from `at` to `until`, shown: holder and token by key); finally (the lock was acquired after all
+    kills).
     """
 
     at: float

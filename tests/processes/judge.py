@@ -1,7 +1,7 @@
-"""Whether a journal keeps the promise: one holder at a time, tokens that grow, nothing lost, nothing revived.
+"""Whether a journal keeps the promise: one holder at a time, growing tokens, nothing lost, nothing revived.
 
-A holder counts as holding until the deadline that it last told, dead or alive: who comes in before that came in beside
-it. Must not know stores or processes; every fault is one line that names the key.
+A holder counts as holding until the last deadline that it wrote, dead or alive: whoever acquires before that
+overlaps. Every fault is one line that names the key.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _tokens(held: list[Holding], looks: list[Event]) -> Iterator[str]:
 
 
 def _unseen(held: list[Holding], looks: list[Event]) -> Iterator[str]:
-    """Whoever may believe, the killed included, stands in the store."""
+    """Every possible holder, including the killed ones, has a record in the store."""
     for look in looks:
         for one in held:
             if one.began_at <= look.at and look.until < one.until:

@@ -37,7 +37,7 @@ AT_ONCE = 6
 LIFE_MAX = 0.22
 """Seconds from a worker's start to its end at the latest, unless said otherwise."""
 ALL_EVERY = 9
-"""Each so many kills all die at once, so that nobody is left who had the file open."""
+"""After each this many kills all processes die at once, so that none is left that has the file open."""
 
 SABOTAGE: dict[str, Callable[[], None]] = {
     "takes over at once": lambda: setattr(expiry, "expired_by_store_clock", lambda *_args: True),
@@ -83,7 +83,7 @@ def look(course: Course, journal: Journal) -> None:
 
 
 def kill(journal: Journal, pid: int) -> None:
-    """Kill one worker, who must not have ended by itself before."""
+    """Kill one worker, which must not have ended before."""
     os.kill(pid, signal.SIGKILL)
     _pid, status = os.waitpid(pid, 0)
     if not os.WIFSIGNALED(status):

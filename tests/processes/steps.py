@@ -49,7 +49,7 @@ State = tuple[Any, ...]
 
 
 def store(path: Path) -> SqliteStore:
-    """Open the store with clocks that stand still, so that two runs leave the very same file contents."""
+    """Open the store with clocks that do not advance, so that two runs leave identical file contents."""
     return SqliteStore(path, now=lambda: 1000.0, wall=lambda: 0.0)
 
 
@@ -190,7 +190,7 @@ class Killing:
         self.allowed: dict[State | None, str] = {new: "new", old: "old"}
         self.changes = new != old
         if old is None:
-            # the making of the file is a step of its own: a store without records, but never half a store
+            # creating the file is a step of its own: a store without records, but never half a store
             self.allowed[((0,),)] = "empty"
 
     def _clear(self, path: Path) -> None:

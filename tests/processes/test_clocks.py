@@ -96,7 +96,7 @@ OFFSETS = {
 
 @pytest.fixture
 def pairs(shared_url: str, tmp_path: Path) -> Iterator[list[Pair]]:
-    """Run all pairs at once, each on a key of its own: they wait for the same ttl."""
+    """Run all pairs at once, each on its own key: they wait for the same ttl."""
     shim = preloaded("clock", tmp_path)
     with ExitStack() as stack:
         made = []

@@ -112,7 +112,7 @@ say(sqlite3.connect(FOLDER / "locks.db").execute("PRAGMA integrity_check").fetch
 
 @pytest.fixture(scope="session")
 def own_mounts() -> list[str]:
-    """Return the command under which a process may mount what only it sees; skips where nobody may."""
+    """Return a command that lets a process mount for itself alone; skips where this is not permitted."""
     with tempfile.TemporaryDirectory() as folder:
         for words in (["unshare", "--mount"], ["unshare", "--user", "--map-root-user", "--mount"]):
             mounting = [*words, "mount", "-t", "tmpfs", "none", folder]
@@ -133,7 +133,8 @@ def own_mounts() -> list[str]:
 def test_a_disk_that_is_full(
     request: pytest.FixtureRequest, tmp_path: Path, how: str, kind: str, last_words: str
 ) -> None:
-    """Whoever asks is told at once and in one line, who holds goes on or is told in time, and room brings all back."""
+    """Every request fails at once with one line, the holder continues or is notified in time, and free space mends
+    all."""
     under = request.getfixturevalue("own_mounts") if how == "tmpfs" else []
     url = f"sqlite:///{tmp_path}/locks.db"
     with Child(FULL, url, under=under, HOW=how, FOLDER=str(tmp_path)) as child:
@@ -197,7 +198,7 @@ def close_off(folder: Path) -> None:
 
 @pytest.mark.parametrize("is_held", [True, False])
 def test_a_process_that_may_not_write_is_told_what_it_lacks(public: Path, tmp_path: Path, is_held: bool) -> None:
-    """Beside a living holder, whom it may see and does not disturb, and with a file that nobody has open."""
+    """Beside a live holder, which it may see and does not disturb, and with a file that no process has open."""
     url = f"sqlite:///{public}/locks.db"
     with lockstead.connect(url, listener=quiet) as client:
         lease = client.lock("apt", ttl=60).acquire()

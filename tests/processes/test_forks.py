@@ -205,7 +205,7 @@ client.close()
 
 @pytest.mark.slow
 def test_h13_forks_in_threads_that_renew_meanwhile(shared_url: str) -> None:
-    """Each of 16 children takes a lease of its own, closes its client and ends; the parent goes on for two ttl."""
+    """Each of 16 children acquires a lease, closes its client and ends; the parent continues for two ttl."""
     with Child(FORKS_IN_THREADS, shared_url) as child:
         assert child.hear() == f"{[0] * 16} True"
         with lockstead.connect(shared_url, listener=quiet) as client:

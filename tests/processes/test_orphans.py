@@ -108,7 +108,7 @@ def worker(script: str) -> Iterator[Worker]:
 
 
 def beside(pid: int) -> int | None:
-    """Return the process that stands beside a worker."""
+    """Return the reaper process of a worker."""
     wanted = [reaper.__file__, str(pid)]
     for folder in Path("/proc").iterdir():
         with suppress(OSError):

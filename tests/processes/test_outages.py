@@ -22,7 +22,7 @@ TTL = 5.0
 BACKOFF_MAX = 0.5
 REQUEST_TIMEOUT = 0.45
 BOUND = BACKOFF_MAX + 2 * REQUEST_TIMEOUT + 6.0
-"""Seconds from the recovery until somebody is in: a pause, a look, a change, and what a busy machine may take."""
+"""Seconds from the recovery until a waiter acquires: a pause, a read, a write, and the delays of a busy machine."""
 
 SETTINGS = f"""
 from pathlib import Path
@@ -96,7 +96,7 @@ def silent(gcs: GcsServer) -> Outage:
 
 
 def stopped(gcs: GcsServer) -> Outage:
-    """Close the port, and cut what is open."""
+    """Close the port, and all connections."""
     gcs.stop()
     return gcs.start
 
@@ -138,7 +138,7 @@ def entries(journal: Journal) -> list[Event]:
 
 @pytest.mark.slow
 def test_h09_h16_an_outage_longer_than_the_ttl(outage: tuple[str, Callable[[], Outage]], tmp_path: Path) -> None:
-    """The holder is told and its section aborted before its deadline; a waiter comes back; one holder at a time."""
+    """The holder is notified and its section aborted before its deadline; a waiter acquires; one holder at a time."""
     url, begin = outage
     with Journal(tmp_path / "journal") as journal, children(url, journal.path, waiters=2) as (holder, waiters):
         end = begin()
@@ -148,7 +148,7 @@ def test_h09_h16_an_outage_longer_than_the_ttl(outage: tuple[str, Callable[[], O
         deadline = max(event.until for event in events if event.what == "holds")
         for what in ("told", "aborted"):
             assert [event.at < deadline for event in events if event.what == what] == [True], what
-        # until nobody who looks can take the lock for held any more
+        # until no reader can consider the lock held any more
         until(lambda: boot_now() > deadline + 0.05 * TTL + 3, 60)
         assert entries(journal) == []
         end()

@@ -67,7 +67,7 @@ asyncio.run(main())
 
 @pytest.mark.slow
 def test_h08_a_lease_is_renewed_while_the_event_loop_is_blocked(shared_url: str) -> None:
-    """Nobody else gets in for more than two ttl, and the holder is right to believe."""
+    """No other client acquires for more than two ttl, and the holder is right to continue."""
     with lockstead.connect(shared_url, listener=quiet) as client, Child(BLOCKED, shared_url) as blocked:
         assert blocked.hear().startswith("held")
         with pytest.raises(lockstead.NotAcquired):

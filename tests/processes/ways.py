@@ -1,6 +1,6 @@
-"""Ways for a process to die, or to meet a failing disk, at the n-th step of what it does with SQLite.
+"""Ways for a process to die, or to meet a failing disk, at the n-th step of its work with SQLite.
 
-Each is called once in the process that is to die. Must not know what is done there, nor what is expected of it.
+Each is called once in the process that will die.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def at_statement(count: int) -> None:
 
 
 def at_tick(count: int) -> None:
-    """Die at the n-th tick of SQLite's machine, as fine as it tells."""
+    """Die at the n-th callback of SQLite's virtual machine, with the finest steps."""
     countdown = Countdown(count)
     _connect_with(lambda made: made.set_progress_handler(countdown.step, 1))
 
@@ -92,7 +92,7 @@ WAYS: Final = {**DYING, **FAILING}
 
 
 def without_transactions() -> None:
-    """Break the store: each statement is a change of its own."""
+    """Break the store: each statement is its own transaction."""
     real = sqlite3.connect
 
     class Careless(sqlite3.Connection):

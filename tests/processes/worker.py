@@ -1,6 +1,6 @@
-"""What a process of a kill run does until it is killed: ask, hold, renew, draw tokens, count, give back.
+"""The work of a process of a kill run: acquire, hold, renew, draw tokens, count, release, until it is killed.
 
-Decides by its dice alone and tells the journal of every step before and after it. Knows the public API only.
+It decides by random numbers alone and writes each step to the journal before and after. It uses the public API only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ SAMPLE = 0.004
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How a run goes on one store. ttl, renew_every and request_timeout are seconds; keys is how many locks there are.
+    """The settings of a run on one store. ttl, renew_every and request_timeout are in seconds; keys is the number of
+    locks.
 
     Renewals are frequent, so that many are in flight when the kill comes.
     """
@@ -133,7 +134,7 @@ def come_last(course: Course, journal: Journal) -> None:
     with lockstead.connect(course.url, listener=quiet) as client:
         for number in range(course.keys):
             key = course.key(number)
-            # the patience of a machine that does other things too: no store may stay closed for good
+            # long enough for a busy machine: no store may stay closed forever
             lock = client.lock(key, ttl=60, backoff_max=0.1)
             with lock.hold(timeout=60) as lease:
                 tell(lease, journal)

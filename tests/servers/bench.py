@@ -1,6 +1,6 @@
-"""Fixtures of the tests that run on all stores: a server with a space of its own, clients with and without a proxy.
+"""Fixtures of the tests that run on all stores: a server with a separate space, clients with and without a proxy.
 
-Must not know any store. One server of each store serves all tests of a worker; a test must undo what it did to it.
+One server of each store serves all tests of a worker; a test must undo what it did to it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Told:
 
 
 class Bench:
-    """One test's part of a server: a space of its own, and everything that the test opens, closed at its end."""
+    """One test's part of a server: a separate space, and everything that the test opens, closed at its end."""
 
     def __init__(self, at: Place, space: str, stack: ExitStack) -> None:
         self.place = at

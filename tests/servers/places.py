@@ -79,7 +79,7 @@ class Place(Protocol):
         ...
 
     def stop(self) -> None:
-        """Stop it for good and remove its files."""
+        """Stop it and remove its files."""
         ...
 
 

@@ -104,7 +104,7 @@ class RedisPlace:
         self.server.resume()
 
     def stop(self) -> None:
-        """Stop it for good."""
+        """Stop it."""
         self.server.stop()
 
 

@@ -74,6 +74,6 @@ class RedlockPlace:
             server.resume()
 
     def stop(self) -> None:
-        """Stop them for good."""
+        """Stop them."""
         for server in self.servers:
             server.stop()

@@ -168,7 +168,7 @@ def _busy(seconds: float) -> None:
 
 
 class _Loser:
-    """A thread that loses leases when it is told to."""
+    """A thread that loses leases on request."""
 
     def __init__(self) -> None:
         self._wanted: list[tuple[float, tuple[Lease, ...]]] = []
@@ -289,7 +289,7 @@ class CtrlCs:
 
 
 def settled(client: Client, kept: Lease) -> None:
-    """See to it that nothing was left behind: no lock held, no thread stuck, no lease renewed that nobody has."""
+    """Check that nothing was left behind: no lock held, no thread stuck, no unused lease renewed."""
     kept.check()
     engine = client._engine
     if signal.getsignal(SIGNAL) is not signal.SIG_DFL:

@@ -13,7 +13,7 @@ from lockstead.stores.memory import MemoryStore
 from tests.soak.blocks import CtrlCs, Losses, quiet, settled, tasks
 
 TTL: float = 20.0
-"""Of the lease that has to be renewed all the while: a busy machine may be late."""
+"""The ttl of the lease that must be renewed all the time: a busy machine may be late."""
 
 
 def soak(losses: int, interrupts: int, seed: int, say: Callable[[str], None] = lambda _line: None) -> Counter[str]:

@@ -1,7 +1,7 @@
-"""What is built of the members: one version, a range of the core that fits, the licence, and what each extra brings.
+"""The built distributions: one version, the right range of the core, the licence, and what each extra installs.
 
-What an extra brings is shown in an empty environment, made of the wheel and of the packages in .venv that it asks for.
-Nothing is fetched.
+An extra is shown in an empty environment, made of the wheel and of the packages in .venv that it requires. Nothing
+is downloaded.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def test_a_wrapper_requires_no_client_library_of_a_store(built: Built) -> None:
 EXTRAS: Final = {
     known.extra: (known.url.format(who="", port=1) + "#k", known) for known in STORES.values() if known.extra
 }
-"""Extra to a lock where nobody listens, and what the tests know of its store."""
+"""Extra to the URL of a lock at a port without a server, and the tests' entry of its store."""
 
 MISSING = r"needs?( its client librar(y|ies)\b.*| \S+( or \S+)?): pip install "
 
@@ -269,7 +269,7 @@ def test_an_extra_brings_the_client_library_of_its_store(extra: str, installed: 
     assert known.module in loaded.split()
     assert not re.search(MISSING, said)
     if extra == "gcs":
-        python(commands, "import google.cloud.storage")  # which is asked for credentials alone
+        python(commands, "import google.cloud.storage")  # which needs credentials alone
 
 
 def test_without_their_extras_stores_say_what_to_install(installed: Callable[..., Path]) -> None:

@@ -1,4 +1,4 @@
-"""A store is registered in one place, and whoever goes over all stores finds it: the tests, the docs, the extras."""
+"""A store is registered in one place, and found there by all: the tests, the docs, the extras."""
 
 from __future__ import annotations
 

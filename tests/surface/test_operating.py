@@ -1,4 +1,4 @@
-"""The commands of the page on locks that hang run as printed, while somebody holds the lock that they name."""
+"""The commands of the page on stuck locks run as printed, while another process holds the lock that they name."""
 
 from __future__ import annotations
 

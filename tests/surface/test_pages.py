@@ -19,7 +19,7 @@ GUIDES = [
     ),
 ]
 ELSEWHERE = [
-    "docs/operating.md",  # in `test_operating`: somebody has to hold the lock meanwhile
+    "docs/operating.md",  # in `test_operating`: another process must hold the lock meanwhile
     "docs/access.md",  # in `tests/access`, on real servers
     *(f"docs/{name}.md" for name in WRAPPERS),  # in an environment of the orchestrator
     *(f"packages/{folder}/README.md" for folder in WRAPPERS.values()),

@@ -38,5 +38,5 @@ def test_every_file_that_the_page_names_is_there() -> None:
 
 
 def test_hazards_have_two_digits_in_the_names_of_tests() -> None:
-    """`pytest -k h04` has to find them all."""
+    """`pytest -k h04` must find them all."""
     assert [name for name in NAMES if re.search(r"_h\d_", name)] == []

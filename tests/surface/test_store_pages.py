@@ -25,14 +25,14 @@ ORDER: Final = (
     "Limits",
     "How it is stored",
 )
-"""The sections that pages of stores share; each may have others of its own besides."""
+"""The sections that all pages of stores have; each may have others."""
 
 WITH_A_SERVER: Final = sorted(known.page for known in SERVED.values())
 SHOWN: Final = re.compile(r"`([^`]+)`")
 
 
 def said(tree: ast.AST) -> Iterator[str]:
-    """Return every text of a source, with `…` for what is filled in."""
+    """Return every message of a source, with `…` for what is filled in."""
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             pieces = [str(piece.value) if isinstance(piece, ast.Constant) else "…" for piece in node.values]

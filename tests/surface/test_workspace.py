@@ -1,6 +1,6 @@
-"""The workspace's own promises: pins without addresses, commands that exist, docs whose links and examples hold.
+"""The workspace's own rules: pins without addresses, existing commands, working links and examples in the docs.
 
-Looks at the files that git has or would take; asks nothing of any network.
+Checks the files that git has or would add; sends nothing to any network.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HOSTS = ["pypi" + ".org", "python" + "hosted.org", "deb.debian" + ".org", "npm" 
 
 
 def git(*words: str) -> subprocess.CompletedProcess[str]:
-    # a container's root may look at a checkout that is somebody else's
+    # a container's root may read a checkout of another user
     command = ["git", "-c", "safe.directory=*", "-C", str(ROOT), *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
@@ -313,7 +313,7 @@ def test_grouped(number):
 
 
 def test_tests_of_one_group_run_in_one_worker(tmp_path: Path) -> None:
-    # a server of theirs would otherwise be started more than once at a time, and nobody would be told
+    # another server would otherwise be started several times at once, without a notice
     (tmp_path / "test_grouped.py").write_text(GROUPED)
     command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", ".", "-n", "2", "--dist", "loadgroup"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)

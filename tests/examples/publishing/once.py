@@ -1,7 +1,4 @@
-"""What a pipeline that runs once, in one process, has to do: publish under its token, and leave no lock behind.
-
-Must not know any orchestrator.
-"""
+"""What a pipeline that runs once, in one process, must do: publish under its token, and release every lock."""
 
 from __future__ import annotations
 
@@ -50,7 +47,7 @@ def publishes_once(
         locks = [one.name for one in bucket.list("mine/locks")]
         bucket.close()
     assert [name for name in locks if ".lockstead" not in name] == [], "a lock is still held"
-    # of the other repository nothing was staged: its lock was not even asked for
+    # nothing was staged for the other repository: its lock was not requested
     assert locks
     assert not [name for name in locks if "yum" in name]
     assert key.splitlines()[2] not in done.stdout

@@ -1,4 +1,4 @@
-"""The bucket's contract, on the real protocol and on the one in memory that stands in for it."""
+"""The bucket's contract, on the real protocol and on the one in memory that replaces it."""
 
 from __future__ import annotations
 

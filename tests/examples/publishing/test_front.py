@@ -1,4 +1,4 @@
-"""What readers are told, and what the formats and the display make of odd input."""
+"""What readers get, and how the formats and the display handle odd input."""
 
 from __future__ import annotations
 

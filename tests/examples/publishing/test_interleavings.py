@@ -1,6 +1,6 @@
-"""Two publishers, held, killed and continued everywhere: nobody harmed, nothing reported lost, stale runs refused.
+"""Two publishers, paused, killed and resumed everywhere: no reader harmed, no success lost, stale runs rejected.
 
-The leases here never notice that they are lost, which is the worst a paused process can do.
+The leases here never notice that they are lost, which is the worst case of a paused process.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ def world(kind: str, shelf: Shelf) -> World:
 
 
 def advance(phases: Phases, stop: str) -> None:
-    """Go on until the work of phase `stop` is next; every step up to there must succeed."""
+    """Run until phase `stop` is next; every step before it must succeed."""
     for phase in phases:
         if phase == stop:
             return
 
 
 def carry_on(phases: Phases) -> None:
-    """Go on to the end; a refusal is an end like any other."""
+    """Run to the end; a rejection is also an end."""
     with contextlib.suppress(PublishingError):
         for _ in phases:
             pass
 
 
 def settle(world: World, token: int) -> None:
-    """A third publisher must find all in order, whatever happened before; then the oracle says what is true."""
+    """A third publisher must succeed, whatever happened before; then the oracle judges."""
     assert world.judge().is_good, str(world.judge())
     world.publish(token, "delta")
     verdict = world.judge()
@@ -58,7 +58,8 @@ def settle(world: World, token: int) -> None:
 @pytest.mark.parametrize("second", STOPS)
 @pytest.mark.parametrize("first", STOPS)
 def test_two_publishers_paused_after_every_pair_of_phases(world: World, first: str, second: str) -> None:
-    """The first is paused, its lease expires; the second takes over and is paused; they go on, the first one first."""
+    """The first is paused, its lease expires; the second takes over and is paused; both are resumed, the first one
+    first."""
     stale, successor = world.start(3, "alpha"), world.start(4, "beta")
     advance(stale, first)
     advance(successor, second)

@@ -44,7 +44,7 @@ def environment(server: GcsServer | None = None, **more: str) -> dict[str, str]:
 
 
 def publish_and_die(url: str, kind: str, shelf: Shelf, prefix: str, stop: int) -> None:
-    """A process that publishes and is killed right after its write number `stop`; it gives 0 if there was none."""
+    """Publish, and be killed right after write number `stop`; return 0 if there was none."""
 
     def die(number: int, _: str) -> None:
         if number == stop:

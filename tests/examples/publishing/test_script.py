@@ -1,4 +1,4 @@
-"""The script that publishes below `lockstead run`: each repository under the lease that stands around the command."""
+"""The script that publishes under `lockstead run`: each repository under that command's lease."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_script_publishes_to_both_repositories_under_their_locks(shelf: Shel
             public_key = Signer.from_armor(shelf.key).public_key
             verdict = judge(bucket, f"mine/{kind}/", kind, public_key, [entry], [entry])
             assert (verdict.version, verdict.is_good) == (1, True), str(verdict)
-            # the lease is that of `lockstead run`: asked for once, and its token has reached the repository
+            # the lease is that of `lockstead run`: acquired once, and its token has reached the repository
             told = [one["what"] for one in events if one["repository"] == kind]
             assert told.count("waiting") == told.count("holds") == 1, told
             (held,) = [one for one in events if (one["repository"], one["what"]) == (kind, "holds")]

@@ -23,13 +23,13 @@ BOTH = pytest.mark.parametrize("kind", ["apt", "yum"])
 
 
 def handed_on(line: Any) -> Any:
-    """Return what an orchestrator's database gives."""
+    """Return what an orchestrator's database returns."""
     return json.loads(json.dumps(line))
 
 
 @dataclass
 class Run:
-    """One run on one repository; what a step gave goes to the next as text."""
+    """One run on one repository; the result of a step goes to the next one as text."""
 
     steps: Steps
     lease: HandMadeLease

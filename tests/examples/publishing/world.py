@@ -127,7 +127,7 @@ def entries_of(staged: Iterable[Staged]) -> list[Entry]:
 
 
 def finish(phases: Phases) -> Outcome:
-    """Go on to the end and give the outcome."""
+    """Run to the end and return the outcome."""
 
     def carried() -> Iterator[str]:
         outcomes.append((yield from phases))

@@ -1,7 +1,7 @@
-"""Meetings of lockstead and a published program under one key, both running at once.
+"""Encounters of lockstead and a published program under one key, both running at once.
 
-Each is a function that notes what it saw. Nothing is judged here: the notes are `../recorded/encounters.json`, and what
-follows from them is told in `docs/interop.md` and held by `../test_mixing.py` and `../test_foreign_objects.py`.
+Each is a function that notes what it saw. Nothing is judged here: the notes are `../recorded/encounters.json`; their
+consequences are in `docs/interop.md` and tested by `../test_mixing.py` and `../test_foreign_objects.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PATH = "locks/apt"
 
 
 class Meeting:
-    """What a meeting has at hand, and what it notes."""
+    """The tools of an encounter, and its notes."""
 
     def __init__(self, programs: Programs, server: GcsServer, look: Callable[..., dict[str, Any]]) -> None:
         self.programs, self.server, self.look = programs, server, look
@@ -138,7 +138,8 @@ def gcslock_waits_for_ours(meeting: Meeting) -> None:
 
 
 def we_wait_for_gcslock(meeting: Meeting) -> None:
-    """We want what gcslock holds: never, or after foreign_ttl; and its release removes whatever stands there."""
+    """We want the lock that gcslock holds: never, or after foreign_ttl; its release removes whatever object is
+    there."""
     with meeting.programs.gcslock("apt") as theirs:
         theirs.hear()
         shown = meeting.ours(prefix="").inspect()

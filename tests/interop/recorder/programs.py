@@ -58,7 +58,7 @@ class Foreign:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # who was not told to give its lock back dies with it
+        # a process that was not told to release its lock dies with it
         self._process.kill()
         self._process.communicate()
 

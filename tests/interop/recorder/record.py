@@ -1,6 +1,7 @@
-"""Records what the published programs write, and how they and lockstead get on under one key.
+"""Records what the published programs write, and what happens when they and lockstead use one key.
 
-`python tests/interop/recorder/record.py --help`; README.md says what is needed. Writes the files of `../recorded`.
+`python tests/interop/recorder/record.py --help`; README.md lists the requirements. Writes the files of
+`../recorded`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Recorder:
         self.server, self.tap, self.programs, self.into = server, tap, programs, into
 
     def look(self, path: str = PATH) -> dict[str, Any]:
-        """Return the object resource that stands there."""
+        """Return the object resource."""
         found = httpx.get(f"{self.server.url}/storage/v1/b/{BUCKET}/o/{path.replace('/', '%2F')}")
         resource: dict[str, Any] = found.json()
         return {key: value for key, value in resource.items() if key not in ("selfLink", "mediaLink")}
@@ -45,14 +46,14 @@ class Recorder:
         (self.into / f"{name}.json").write_text(text + "\n")
 
     def clean(self) -> None:
-        """Remove what stands under the paths, and forget what was noted."""
+        """Delete the objects of these paths, and the notes."""
         for path in (PATH, "apt"):
             httpx.delete(f"{self.server.url}/storage/v1/b/{BUCKET}/o/{path.replace('/', '%2F')}")
         self.tap.taken()
 
 
 def gdlock(recorder: Recorder) -> None:
-    """Hold, refresh (which is refused), release; then take over what is stale."""
+    """Hold, refresh (which is refused), release; then take over a stale lock."""
     with recorder.programs.gdlock(PATH, ttl=300, refresh=1, identity="recorder-1") as one:
         assert one.hear()["event"] == "acquired"
         held = recorder.look()
@@ -92,7 +93,7 @@ def gcslock(recorder: Recorder) -> None:
 
 
 def nbf(recorder: Recorder) -> None:
-    """Take, and take over what is past."""
+    """Acquire, and take over an expired lock."""
     with recorder.programs.nbf(PATH, ttl=1) as one:
         assert one.hear()["event"] == "acquired"
     held, life = recorder.look(), recorder.tap.taken()

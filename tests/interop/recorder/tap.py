@@ -1,6 +1,6 @@
-"""Notes every request that goes through to a server, and what came back, word for word.
+"""A proxy that notes every request to a server and its response, byte for byte.
 
-Decides nothing but what is left out: credentials, and headers that say nothing of the lock.
+It leaves out credentials, and headers that are irrelevant for the lock.
 """
 
 from __future__ import annotations

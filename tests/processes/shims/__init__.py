@@ -11,9 +11,9 @@ import pytest
 
 
 def preloaded(name: str, folder: Path) -> dict[str, str]:
-    """Build one shim into a folder; give the environment that preloads it.
+    """Build a shim into a folder; return the environment that preloads it.
 
-    Skips where there is no C compiler, which on CI is a failure: requirements/debian.list names it.
+    Skips without a C compiler, which on CI is a failure: requirements/debian.list names it.
     """
     compiler = shutil.which("cc")
     if compiler is None:

@@ -81,7 +81,7 @@ class CassandraPlace:
         self.server.resume()
 
     def stop(self) -> None:
-        """Stop it for good and remove its files."""
+        """Stop it and remove its files."""
         self.server.stop()
         shutil.rmtree(self.server.directory, ignore_errors=True)
 
