@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -19,17 +19,11 @@ from lockstead.testing.conformance.base import shows
 from lockstead.values import Name
 from tests.servers.base import free_port
 from tests.servers.etcd import Etcd
+from tests.stores.etcd.test_queue import until
 
 APT = Name("apt")
 LIMIT = 20.0
 NUMBERS = itertools.count()
-
-
-def until(condition: Callable[[], object], otherwise: str, seconds: float = 90.0) -> None:
-    ends_at = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < ends_at, otherwise
-        time.sleep(0.05)
 
 
 class Cluster:

@@ -29,6 +29,7 @@ from lockstead.testing.conformance.base import is_a, shows
 from lockstead.values import Name
 from tests.servers.etcd import EtcdPlace, ask, keys_below, leases
 from tests.servers.proxy import Fault, Proxy
+from tests.stores.etcd.test_queue import until
 
 APT, YUM, PIP = Name("apt"), Name("yum"), Name("pip")
 LIMIT = 20.0
@@ -40,13 +41,6 @@ def taking(name: Name, min_retention: float = 60.0, ttl: float | None = None) ->
 
 def renewing(name: Name, made: Snapshot) -> Extend:
     return Extend(name, {}, made.incarnation, lifetime=60.0)
-
-
-def until(condition: Callable[[], object], otherwise: str, seconds: float = 60.0) -> None:
-    ends_at = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < ends_at, otherwise
-        time.sleep(0.05)
 
 
 def is_gone(store: Store, name: Name) -> bool:
@@ -296,11 +290,11 @@ def test_rule_15_how_long_a_record_is_kept_beyond_its_last_renewal() -> None:
     known.hangs(APT, "7", "5", 0.0)
     known.hangs(YUM, "7", "6", 0.0)
     due = PATIENCE * default_renew_every(100)
-    assert known.wanted([(YUM, "6")], due) == [Hold("7", 100, is_alone=False, is_good=True)]
+    assert known.wanted([(YUM, "6")], due) == [Hold("7", 100, is_good=True)]
     # from here on the lease is renewed no more: what hangs on it ends `min_retention` later at the latest
-    assert known.wanted([(YUM, "6")], due + 0.1) == [Hold("7", 100, is_alone=False, is_good=False)]
+    assert known.wanted([(YUM, "6")], due + 0.1) == [Hold("7", 100, is_good=False)]
     assert known.current(100, due) is None
-    assert known.ours("7", due) == (True, None)
+    assert known.ours("7", due) == (True, False)
 
 
 def test_a_record_that_is_renewed_less_often_has_its_own_interval_to_be_late() -> None:

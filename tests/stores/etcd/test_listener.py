@@ -89,7 +89,7 @@ def test_a_thousand_awaiting_waiters_of_two_hundred_keys_take_one_thread_and_few
 def test_the_thread_ends_when_nobody_subscribes_and_comes_back(
     etcd: EtcdPlace, space: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(etcd_listener, "IDLES", 0.0)
+    monkeypatch.setattr(etcd_listener, "IDLE_MAX", 0.0)
     monkeypatch.setattr(etcd_listener, "TICK", 0.05)
     held = shows(store.perform(taking("holder"), LIMIT))
     for _ in range(2):
@@ -210,10 +210,10 @@ class TestPlacesInMemory:
         place.doubt = None
         return True
 
-    def test_not_while_its_waiter_asks_for_the_lock(self, queue: Queue) -> None:
+    def test_not_while_its_waiter_acquires_the_lock(self, queue: Queue) -> None:
         queue.enter("apt", "me")
         assert self.is_taken(queue)
-        with queue.asking("apt", "me"):
+        with queue.acquiring("apt", "me"):
             assert not self.is_taken(queue)
         assert self.is_taken(queue)
 
@@ -222,7 +222,7 @@ class TestPlacesInMemory:
         self, queue: Queue, error: type[BaseException]
     ) -> None:
         queue.enter("apt", "me")
-        with pytest.raises(error), queue.asking("apt", "me"):
+        with pytest.raises(error), queue.acquiring("apt", "me"):
             raise error("x")
         assert not self.is_taken(queue)
         queue.enter("apt", "me")
@@ -230,7 +230,7 @@ class TestPlacesInMemory:
 
     def test_again_after_nothing_was_written(self, queue: Queue) -> None:
         queue.enter("apt", "me")
-        with pytest.raises(StoreUnavailable), queue.asking("apt", "me"):
+        with pytest.raises(StoreUnavailable), queue.acquiring("apt", "me"):
             raise StoreUnavailable("x")
         assert self.is_taken(queue)
 
@@ -294,28 +294,43 @@ def test_h17_a_forked_child_waits_in_a_thread_of_its_own(etcd: EtcdPlace, space:
 
 
 SILENT_NAMES = """
-import socket, sys, threading
+import asyncio, socket, sys, threading
+from lockstead.errors import StoreUnavailable
+from lockstead.protocol.commands import Read
 from lockstead.stores import url
 from lockstead.values import Name
 
-asked = threading.Event()
+asked, look = threading.Event(), socket.getaddrinfo
 
-def silent(*args, **kwargs):
+def silent(*args, flags=0, **kwargs):
+    if flags & socket.AI_NUMERICHOST:
+        return look(*args, flags=flags, **kwargs)
     asked.set()
     threading.Event().wait()
 
+async def awaits():
+    try:
+        await store.aperform(Read(Name("apt")), 0.5)
+    except StoreUnavailable as error:
+        assert "nothing was sent" in str(error)
+
 socket.getaddrinfo = silent
 store = url.open_store("etcd://etcd.example:2379/locks")
-subscription = store.{}
+kept = {}
 assert asked.wait(60)
 print("asked", flush=True)
 """
+ASKS = ['store.subscribe(Name("apt"), print)', 'store.enqueue(Name("apt"), "me", print)', "asyncio.run(awaits())"]
 
 
-@pytest.mark.parametrize("waits", ['subscribe(Name("apt"), print)', 'enqueue(Name("apt"), "me", print)'])
-def test_a_name_server_that_is_silent_does_not_delay_the_exit(waits: str) -> None:
-    # without an end of its own, so a thread that is joined at exit would take for ever
+@pytest.mark.parametrize("asks", ASKS)
+def test_a_silent_name_server_delays_neither_a_loop_nor_the_exit(asks: str) -> None:
+    # nothing else ends it: a thread that is joined at exit, or when a loop ends, would take for ever
     ended = subprocess.run(
-        [sys.executable, "-c", SILENT_NAMES.format(waits)], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", SILENT_NAMES.replace("{}", asks)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
     )
     assert ended.stdout == "asked\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from base64 import b64encode
@@ -9,11 +10,12 @@ from collections.abc import Callable
 
 import pytest
 
-from lockstead.errors import OutcomeUnknown
-from lockstead.protocol.commands import Conflict, Create, Read, Remove, Removed, Snapshot
+from lockstead.errors import OutcomeUnknown, StoreUnavailable
+from lockstead.protocol.commands import Absent, Conflict, Create, Read, Remove, Removed, Snapshot
 from lockstead.script import drive
 from lockstead.stores.bounds import Bounds
 from lockstead.stores.etcd.encoding import Request, Response
+from lockstead.stores.etcd.scripts import ATTEMPTS_MAX
 from lockstead.stores.etcd.store import EtcdStore
 from lockstead.stores.port import Store, SupportsFifoQueue
 from lockstead.testing.conformance.base import is_a, shows
@@ -259,6 +261,43 @@ def test_a_waiter_that_never_queued_here_is_not_remembered(
     assert len(sent) > 3
     assert not asking._operations.queue.places
     waiter.leaves()
+
+
+def test_a_queue_that_has_changed_at_each_attempt_is_contention(etcd: EtcdPlace, space: str, store: Store) -> None:
+    acquiring = is_a(EtcdStore, store)
+    lease = ask(etcd.server.port, "lease/grant", {"TTL": "600"})["ID"]
+    place = {"key": b64encode(f"{space}/queue/apt/theirs".encode()).decode()}
+    attempts = []
+
+    def exchange(request: Request) -> Response:
+        if b"request_put" not in request.content:
+            return acquiring._client.send(request, Bounds(LIMIT))
+        attempts.append(request)
+        ask(etcd.server.port, "kv/put", {**place, "value": "", "lease": lease})
+        try:
+            return acquiring._client.send(request, Bounds(LIMIT))
+        finally:
+            ask(etcd.server.port, "kv/deleterange", place)
+
+    assert drive(acquiring._operations.script(taking("me")), exchange) == Conflict(is_queued=True)
+    assert len(attempts) == ATTEMPTS_MAX
+    ask(etcd.server.port, "lease/revoke", {"ID": lease})
+    shows(store.perform(taking("me"), LIMIT))
+
+
+def test_leases_that_are_revoked_as_soon_as_they_are_granted_are_reported(etcd: EtcdPlace, store: Store) -> None:
+    acquiring = is_a(EtcdStore, store)
+
+    def exchange(request: Request) -> Response:
+        response = acquiring._client.send(request, Bounds(LIMIT))
+        if request.what == "LeaseGrant":
+            ask(etcd.server.port, "lease/revoke", {"ID": json.loads(response.body)["ID"]})
+        return response
+
+    with pytest.raises(StoreUnavailable, match="find what revokes leases"):
+        drive(acquiring._operations.script(taking("me")), exchange)
+    assert store.perform(Read(APT), LIMIT) == Absent()
+    shows(store.perform(taking("me"), LIMIT))
 
 
 def test_a_place_that_an_administrator_deleted_is_taken_anew(etcd: EtcdPlace, space: str, store: Store) -> None:

@@ -1,7 +1,7 @@
-"""How the renewals of many leases go out together: one KeepAlive for all of them, one range that proves it.
+"""Renewal of many records together: one KeepAlive for their leases, and one read that proves it.
 
-What hangs on a lease that was retired is moved, many in one transaction. What does not fit (a record with fields to
-write, one that hangs elsewhere by now) is left to be asked alone. Must not know connections.
+Records on a lease that was retired are moved, many in one transaction. Other commands (an Extend with fields, a record
+that hangs on an unknown lease) are carried out one by one. Must not know connections.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lockstead.stores.etcd.encoding import Json, Kv, Root
 from lockstead.stores.etcd.errors import LeaseGone
 from lockstead.stores.etcd.extend import counted, judged
 from lockstead.stores.etcd.operations import Operations
-from lockstead.stores.etcd.scripts import Beat, Operation, ask, beats_in, shared, term_of
+from lockstead.stores.etcd.scripts import Operation, ask, keep_alive, shared, term_of
 from lockstead.stores.kept import is_damaged
 from lockstead.values import Name
 
@@ -29,7 +29,7 @@ RANGED_MIN: Final = 100
 """Records from which on all are read as one range."""
 
 STRANGERS_MAX: Final = 1000
-"""Records of others, between ours, that a range may show before reading one by one is less."""
+"""Foreign records, between ours, in a range; above that, ours are read one by one."""
 
 
 MOVES_MAX: Final = 60
@@ -37,9 +37,9 @@ MOVES_MAX: Final = 60
 
 
 def batch(operations: Operations, commands: Sequence[Command[Any]], *, is_ranged: bool = True) -> Operation[list[Any]]:
-    """Carry out what can be carried out together; None stands for what is to be asked alone.
+    """Carry out what can be carried out together; None stands for a command to be carried out alone.
 
-    is_ranged: what others put between the records may be read along with them.
+    is_ranged: foreign records between ours may be read as well.
     """
     answers: list[Any] = [None] * len(commands)
     plain = [
@@ -51,12 +51,10 @@ def batch(operations: Operations, commands: Sequence[Command[Any]], *, is_ranged
     reads = {number: one for number, one in enumerate(commands) if isinstance(one, Read)}
     if len(renewals) + len(reads) < 2:
         return answers
-    beats: dict[str, Beat] = {}
-    leases = {hold.lease: hold.is_alone for _one, hold in renewals.values() if hold.is_good}
-    if leases:
-        request = encoding.keep_alive(*leases)
-        response = yield request
-        beats = beats_in(operations.leases, request, response, leases)
+    leases = {hold.lease for _one, hold in renewals.values() if hold.is_good}
+    beats = (yield from keep_alive(*leases)) if leases else {}
+    for gone in leases - beats.keys():
+        operations.leases.retire(gone)
     names = {one.name for one, _hold in renewals.values()} | {one.name for one in reads.values()}
     seen, term = yield from _seen(operations.root, names, is_ranged=is_ranged)
     for number, read in reads.items():
@@ -86,7 +84,7 @@ class _Move:
 
 
 def _moved(operations: Operations, moving: list[_Move], answers: list[Any]) -> Operation[None]:
-    """Move records to the lease that is good now, many in one transaction; those that changed are asked alone."""
+    """Move records to the current lease, many in one transaction; those that have changed are left out."""
     for asked in {move.asked for move in moving}:
         group = [move for move in moving if move.asked == asked]
         for first in range(0, len(group), MOVES_MAX):
@@ -94,7 +92,7 @@ def _moved(operations: Operations, moving: list[_Move], answers: list[Any]) -> O
             beat = yield from shared(operations.leases, asked)
             for move in some:
                 operations.leases.hangs(move.command.name, beat.lease, move.kv.created, boot_now())
-            same = [encoding.compared_key(move.kv.key, "mod_revision", move.kv.changed) for move in some]
+            same = [encoding.compared(encoding.at(move.kv.key), "mod_revision", move.kv.changed) for move in some]
             puts = [
                 encoding.put(
                     move.kv.key, encoding.value_of(move.kv.fields, move.kv.min_retention, is_alone=False), beat.lease
@@ -102,7 +100,7 @@ def _moved(operations: Operations, moving: list[_Move], answers: list[Any]) -> O
                 for move in some
             ]
             try:
-                body = yield from ask(encoding.txn("Extend", same, puts, []))
+                body = yield from ask(encoding.txn("Extend", puts, when=same))
             except LeaseGone:
                 operations.leases.retire(beat.lease)
                 continue
@@ -123,7 +121,7 @@ def _moved(operations: Operations, moving: list[_Move], answers: list[Any]) -> O
 
 
 def _seen(root: Root, names: set[Name], *, is_ranged: bool) -> Operation[tuple[dict[Name, Kv | Absent], str]]:
-    """Read many records; missing is what was not read. The term is empty if it changed on the way."""
+    """Return many records, except those that were not read, and the term; empty if it changed meanwhile."""
     seen: dict[Name, Kv | Absent] = {}
     terms: set[str] = set()
     if is_ranged and len(names) > RANGED_MIN:
@@ -131,8 +129,8 @@ def _seen(root: Root, names: set[Name], *, is_ranged: bool) -> Operation[tuple[d
             # by the whole key: a colon sorts above digits, so that "key-1:" comes after "key-10:"
             wanted = sorted(group, key=lambda name: root.base(name) + ":")
             limit = str(2 * len(wanted) + STRANGERS_MAX)
-            start, stop = root.base(wanted[0]) + ":", encoding.end_of(root.base(wanted[-1]) + ":")
-            body = yield from ask(encoding.range_of("Range", start, stop, limit=limit))
+            keys = encoding.between(root.base(wanted[0]) + ":", encoding.end_of(root.base(wanted[-1]) + ":"))
+            body = yield from ask(encoding.range_of("Range", keys, limit=limit))
             terms.add(term_of(body))
             if not body.get("more"):
                 found: dict[Name | None, list[Json]] = {}
@@ -144,7 +142,7 @@ def _seen(root: Root, names: set[Name], *, is_ranged: bool) -> Operation[tuple[d
     left = list(names - seen.keys())
     for some in (left[first : first + GETS_MAX] for first in range(0, len(left), GETS_MAX)):
         gets = [get for name in some for get in encoding.seeking(root.base(name))]
-        body = yield from ask(encoding.txn("Range", [], gets, []))
+        body = yield from ask(encoding.txn("Range", gets))
         terms.add(term_of(body))
         for number, name in enumerate(some):
             first = number * encoding.SOUGHT

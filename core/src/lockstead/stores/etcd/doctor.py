@@ -1,7 +1,4 @@
-"""What the doctor looks at in an etcd: members, versions, quorum, alarms, space.
-
-Must not know how requests are sent.
-"""
+"""Diagnosis of an etcd: members, versions, quorum, alarms, space. Must not know how requests are sent."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Final
 from lockstead.errors import StoreError
 from lockstead.stores.etcd import encoding
 from lockstead.stores.etcd.encoding import Json, Request, Response
-from lockstead.stores.etcd.errors import NEEDED, complaint
+from lockstead.stores.etcd.errors import NEEDED, error_details
 from lockstead.stores.etcd.url import Target
 from lockstead.stores.examination import Finding, Guarantee, Severity
 from lockstead.stores.kept import json_object
@@ -27,7 +24,7 @@ BEHIND: Final[Mapping[Guarantee, str]] = {
 }
 
 FULL: Final = 0.8
-"""The part of the quota from which on a warning is due."""
+"""The fraction of the quota above which there is a warning."""
 
 Each = Callable[[Request], "list[Response | StoreError]"]
 
@@ -84,7 +81,7 @@ def _alarms(each: Each) -> Iterator[Finding]:
     for answer in each(encoding.request("Alarm", "maintenance/alarm", {"action": "GET"})):
         if isinstance(answer, StoreError):
             continue
-        said = complaint(json_object(answer.body))[1]
+        said = error_details(json_object(answer.body))[1]
         if said:
             yield Finding(Severity.NOTE, "alarms", f"alarms cannot be seen: {said}", "ask as root: etcdctl alarm list")
             return

@@ -1,4 +1,4 @@
-"""How records stand in etcd, and how requests to its JSON gateway look. Pure.
+"""Encoding of records as keys of etcd, and of requests to its JSON gateway. Pure.
 
 One key a record, below the store's prefix: `SPACE/KEY:SLOT`, or `SPACE/KEY/PART:SLOT`. KEY and PART are
 percent-encoded, SLOT is `a` or `b`: etcd does not delete and put one key in one transaction, so a record of a new
@@ -12,7 +12,7 @@ import json
 import math
 from base64 import b64decode
 from binascii import b2a_base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import quote, unquote
@@ -32,19 +32,19 @@ NO_LEASE: Final = "0"
 SLOTS: Final = ("a", "b")
 _SLOT_ENDS: Final = frozenset(f":{slot}" for slot in SLOTS)
 NOTED_MAX: Final = 64
-"""Characters, as JSON has them, of what is noted with a place in a queue."""
+"""Maximum length, in base64, of the value of a queue place."""
 
 MIN_RETENTION_MAX: Final = 9e9
 """Seconds: the longest lease that etcd grants."""
 
 _ABOVE: Final = {"/": "0", ":": ";"}
-"""The character that follows a separator: where the range of what stands below it ends."""
+"""The character after a separator, with which the range of keys below it ends."""
 
 Json = dict[str, Any]
 
 _SHORT: Final = json.JSONEncoder(separators=(",", ":"))
 _VALUE: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
-"""Made once: each call of `json.dumps` would make another one."""
+"""Created once: each call of `json.dumps` would create another one."""
 
 
 # --- names -------------------------------------------------------------------------------------------------------
@@ -52,19 +52,19 @@ _VALUE: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """What all keys of a store begin with; empty, or ending with a slash."""
+    """The common prefix of all keys of a store; empty, or ending with a slash."""
 
     text: str
 
     @classmethod
     def at(cls, prefix: str) -> Self:
-        """Return the root below a prefix without slashes at its ends. ValueError if it cannot be one."""
+        """Return the root for a prefix without slashes at its ends; raise ValueError for an invalid one."""
         if not prefix.isprintable() or len(prefix.encode()) > PREFIX_BYTES_MAX:
             raise ValueError(f"the prefix must be printable and at most {PREFIX_BYTES_MAX} bytes")
         return cls(f"{prefix}/" if prefix else "")
 
     def base(self, name: Name) -> str:
-        """Return what the record's key begins with, up to the slot's colon."""
+        """Return the beginning of the record's key, up to the colon before the slot."""
         part = f"/{quote(name.part, safe='')}" if name.part else ""
         return f"{self.text}{name.space.value}/{quote(name.key, safe='')}{part}"
 
@@ -73,7 +73,7 @@ class Root:
         return f"{self.base(name)}:{slot}"
 
     def queue(self, key: str) -> str:
-        """Return what the places in a key's queue begin with."""
+        """Return the beginning of the places in a key's queue."""
         return f"{self.text}queue/{quote(key, safe='')}/"
 
     def place(self, key: str, waiter_id: str) -> str:
@@ -81,7 +81,7 @@ class Root:
         return self.queue(key) + quote(waiter_id, safe="")
 
     def session(self, lease: str) -> str:
-        """Return the key that guards the queue against places that are taken too late."""
+        """Return the key of the guard against places that are taken too late."""
         return f"{self.text}session/{int(lease):x}"
 
     def span(self, space: Space, key: str | None, part_prefix: str) -> tuple[str, str]:
@@ -98,14 +98,14 @@ class Root:
         return below, below + "\x7f"
 
     def name_of(self, key: str, space: Space) -> Name | None:
-        """Return the name that a key stands for; None if it is none that we could have written."""
+        """Return the name of the record with this key; None for a key that this library does not write."""
         body, colon, slot = key.removeprefix(f"{self.text}{space.value}/").rpartition(":")
         escaped, _slash, part = body.partition("/")
         try:
             name = Name(unquote(escaped, errors="strict"), space, unquote(part, errors="strict"))
         except UnicodeDecodeError:
             return None
-        # with whatever slot: what stands there beside ours is in the way, and has to be seen
+        # with any slot: a foreign key beside a record is in the way, so it must be shown
         return name if colon and escaped and self.slot(name, slot) == key else None
 
 
@@ -115,12 +115,12 @@ def end_of(below: str) -> str:
 
 
 def b64(text: str) -> str:
-    """Write a key or a value as JSON wants bytes."""
+    """Return a key or a value as JSON has it."""
     return b2a_base64(text.encode(), newline=False).decode()
 
 
 def text(encoded: str) -> str:
-    """Read a key as JSON has it."""
+    """Return a key from its form in JSON."""
     return b64decode(encoded).decode("utf-8", "replace")
 
 
@@ -129,9 +129,9 @@ def text(encoded: str) -> str:
 
 @frozen
 class Kv:
-    """One record as it is stored. min_retention: seconds for which it must be kept, 0 is forever.
+    """A stored record. min_retention: seconds for which it must be kept; 0 means indefinitely.
 
-    is_alone: no other record hangs on its lease, so that whoever extends it may keep that lease alive.
+    is_alone: no other record hangs on its lease, so any client that extends it may keep that lease alive.
     """
 
     key: str
@@ -148,7 +148,7 @@ class Kv:
         return self.key[:-1] + ("b" if self.key.endswith("a") else "a")
 
     def snapshot(self, renewed_at: float | None = None, lifetime: float | None = None) -> Snapshot:
-        """Return the record as the protocol sees it: one that has to end and that no lease ends is damaged."""
+        """Return the record for the protocol; one that must end, but has no lease, is damaged."""
         token = int(self.created)
         never_ends = self.lease == NO_LEASE and self.min_retention > 0
         fields = unreadable("it hangs on no lease, so that it never ends") if never_ends else dict(self.fields)
@@ -156,13 +156,13 @@ class Kv:
 
 
 def value_of(fields: Mapping[str, str], min_retention: float, *, is_alone: bool) -> str:
-    """Write a record's value."""
+    """Return the value of a record."""
     value = {"fields": dict(fields), "min_retention": min_retention, "lease": "alone" if is_alone else "shared"}
     return _VALUE.encode(value)
 
 
 def kv_of(item: Json) -> Kv:
-    """Read one key of an answer; what is not a record has the fields of `unreadable`."""
+    """Return the record in one key of a reply; if it is not one, with the fields of `unreadable`."""
     key, lease = text(item["key"]), item.get("lease", NO_LEASE)
     fields, min_retention, is_alone = _value(item.get("value", ""))
     if key[-2:] not in _SLOT_ENDS:
@@ -171,7 +171,7 @@ def kv_of(item: Json) -> Kv:
 
 
 def _value(encoded: str) -> tuple[dict[str, str], float, bool]:
-    """Read a record's value: its fields, for how long it must be kept, and whether it hangs alone on its lease."""
+    """Return the fields, min_retention and is_alone in a value."""
     if len(encoded) > 2 * RECORD_BYTES_MAX:
         return unreadable(TOO_LARGE), 0.0, False
     try:
@@ -189,12 +189,12 @@ def _value(encoded: str) -> tuple[dict[str, str], float, bool]:
 
 
 def is_place(item: Json) -> bool:
-    """Return whether a key of a queue is the place of a waiter. A key without a lease is a stray."""
+    """Return whether a key of a queue is the place of a waiter; a key without a lease is a stray."""
     return bool(item.get("lease", NO_LEASE) != NO_LEASE)
 
 
 def standing(queue: str, item: Json, noted: str) -> Standing:
-    """Return one key of a queue. noted: the value with it."""
+    """Return the queue entry of one key; noted is its value."""
     who = unquote(text(item["key"]).removeprefix(queue), errors="replace")
     return Standing(who, instant(text(noted)) if len(noted) < NOTED_MAX else None, not is_place(item))
 
@@ -202,15 +202,13 @@ def standing(queue: str, item: Json, noted: str) -> Standing:
 def seeking(base: str) -> list[Json]:
     """Return the reads of a record: its two keys, and the first key below its prefix, without the value.
 
-    What somebody else put beside a record has to be seen where there is none, but nobody has to read all of it.
+    A foreign key must be seen where there is no record, but its value need not be read.
     """
-    keys = [{"key": b64(f"{base}:{slot}")} for slot in SLOTS]
-    below = get(f"{base}:", end_of(f"{base}:"), limit="1", keys_only=True)
-    return [{"request_range": one} for one in (*keys, below)]
+    return [*(get(at(f"{base}:{slot}")) for slot in SLOTS), get(below(f"{base}:"), limit="1", keys_only=True)]
 
 
 def is_slot(encoded: str) -> bool:
-    """Return whether a key, as JSON has it, is one that a record can have."""
+    """Return whether a key, as JSON has it, can be that of a record."""
     return text(encoded)[-2:] in _SLOT_ENDS
 
 
@@ -227,12 +225,12 @@ def sought(responses: list[Json]) -> Kv | None:
 
 
 def first_of(found: list[Json]) -> Json:
-    """Return the record of those that stand under one name: there is one, unless somebody wrote another beside it."""
+    """Return the record among the keys of one name; a foreign key may be beside it."""
     return next((item for item in found if text(item["key"])[-2:] in _SLOT_ENDS), found[0])
 
 
 def ttl_of(min_retention: float) -> int:
-    """Return the whole seconds of the lease for a record that must be left alone for so long."""
+    """Return the ttl of the lease (whole seconds) for a record that must be kept for so long."""
     return math.ceil(min_retention)
 
 
@@ -241,7 +239,7 @@ def ttl_of(min_retention: float) -> int:
 
 @frozen
 class Request:
-    """One request: path below the endpoint, what says in words what is asked."""
+    """A request. what: its name in messages; path: below the endpoint."""
 
     what: str
     path: str
@@ -250,13 +248,13 @@ class Request:
 
 @frozen
 class Response:
-    """What came back: the status, the body, the instant (boot clock) at which the request was sent, and from whom."""
+    """A reply. sent_at: when the request was sent (boot clock)."""
 
     status: int
     body: bytes
     sent_at: float
     member: str = ""
-    """host:port of who answered."""
+    """The member that replied, as host:port."""
 
 
 def request(what: str, path: str, body: Json) -> Request:
@@ -264,34 +262,29 @@ def request(what: str, path: str, body: Json) -> Request:
     return Request(what, f"/v3/{path}", _SHORT.encode(body).encode())
 
 
-def range_of(what: str, start: str, end: str, **more: Any) -> Request:
-    """Read a range of keys."""
-    return request(what, "kv/range", get(start, end, **more))
+def range_of(what: str, keys: Json, **more: Any) -> Request:
+    """Read keys."""
+    return request(what, "kv/range", {**keys, **more})
 
 
-def get(start: str, end: str, **more: Any) -> Json:
-    """Return the body of a range, as a request of its own or inside of a transaction."""
-    return {"key": b64(start), "range_end": b64(end), **more}
-
-
-def txn(what: str, compare: list[Json], success: list[Json], failure: list[Json]) -> Request:
-    """Do `success` if all comparisons hold, else `failure`, in one step."""
-    return request(what, "kv/txn", {"compare": compare, "success": success, "failure": failure})
+def txn(what: str, operations: Sequence[Json], *, when: Sequence[Json] = (), otherwise: Sequence[Json] = ()) -> Request:
+    """Do `operations` if all comparisons of `when` hold, else `otherwise`, in one step."""
+    return request(what, "kv/txn", {"compare": when, "success": operations, "failure": otherwise})
 
 
 def grant(ttl: int) -> Request:
-    """Ask for a lease of so many seconds."""
+    """Grant a lease of `ttl` seconds."""
     return request("LeaseGrant", "lease/grant", {"TTL": str(ttl)})
 
 
 def keep_alive(*leases: str) -> Request:
-    """Renew leases, all in one request; they are answered one after the other."""
+    """Renew leases in one request; there is a reply for each, in order."""
     body = b"".join(json.dumps({"ID": lease}).encode() for lease in leases)
     return Request("LeaseKeepAlive", "/v3/lease/keepalive", body)
 
 
 def revoke(lease: str) -> Request:
-    """End a lease, and with it everything that hangs on it."""
+    """End a lease, and with it all records that hang on it."""
     return request("LeaseRevoke", "lease/revoke", {"ID": lease})
 
 
@@ -300,46 +293,47 @@ def authenticate(user: str, password: str) -> Request:
     return request("Authenticate", "auth/authenticate", {"name": user, "password": password})
 
 
+# --- inside of a transaction -------------------------------------------------------------------------------------
+
+
+def at(key: str) -> Json:
+    """Name one key."""
+    return {"key": b64(key)}
+
+
+def between(start: str, end: str) -> Json:
+    """Name a range of keys."""
+    return {"key": b64(start), "range_end": b64(end)}
+
+
+def below(base: str) -> Json:
+    """Name the keys that begin with a text, which ends in a separator."""
+    return between(base, end_of(base))
+
+
 _TARGETS: Final = {"create_revision": "CREATE", "mod_revision": "MOD", "lease": "LEASE"}
 
 
-def compared(base: str, target: str, number: str, result: str = "EQUAL") -> Json:
-    """Compare all keys of a range; of an empty range etcd compares 0. Source: etcd's `applyCompare`."""
-    return {
-        "target": _TARGETS[target],
-        "result": result,
-        "key": b64(base),
-        "range_end": b64(end_of(base)),
-        target: number,
-    }
+def compared(keys: Json, target: str, number: str, result: str = "EQUAL") -> Json:
+    """Compare each of some keys; where there are none, etcd compares 0. Source: etcd's `applyCompare`."""
+    return {"target": _TARGETS[target], "result": result, **keys, target: number}
 
 
 def compared_record(kv: Kv) -> list[Json]:
-    """Compare a record with what was seen of it, whatever stands beside it."""
-    return [compared_key(kv.key, "create_revision", kv.created), compared_key(kv.key, "mod_revision", kv.changed)]
+    """Check that a record has not changed; foreign keys beside it do not matter."""
+    return [compared(at(kv.key), "create_revision", kv.created), compared(at(kv.key), "mod_revision", kv.changed)]
+
+
+def get(keys: Json, **more: Any) -> Json:
+    """Read keys."""
+    return {"request_range": {**keys, **more}}
 
 
 def put(key: str, value: str, lease: str) -> Json:
-    """Write a key inside of a transaction."""
-    return {"request_put": {"key": b64(key), "value": b64(value), "lease": lease}}
+    """Write a key."""
+    return {"request_put": {**at(key), "value": b64(value), "lease": lease}}
 
 
-def delete(base: str, *, shows: bool = False) -> Json:
-    """Delete a range of keys inside of a transaction, and give what stood there if it is to be shown."""
-    more = {"prev_kv": True} if shows else {}
-    return {"request_delete_range": {"key": b64(base), "range_end": b64(end_of(base)), **more}}
-
-
-def delete_key(key: str) -> Json:
-    """Delete one key inside of a transaction."""
-    return {"request_delete_range": {"key": b64(key)}}
-
-
-def number(text: str) -> str | None:
-    """Return an incarnation or revision as etcd takes it; None for what cannot be one of its own."""
-    return text if text.isascii() and text.isdigit() and not text.startswith("0") and len(text) < 19 else None
-
-
-def compared_key(key: str, target: str, revision: str) -> Json:
-    """Compare one key; of one that is not there etcd compares a revision of 0."""
-    return {"target": _TARGETS[target], "result": "EQUAL", "key": b64(key), target: revision}
+def delete(keys: Json, **more: Any) -> Json:
+    """Delete keys."""
+    return {"request_delete_range": {**keys, **more}}

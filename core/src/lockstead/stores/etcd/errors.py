@@ -1,8 +1,7 @@
-"""What an answer of etcd's gateway means that is not the one hoped for: which error, and what to do about it.
+"""The StoreError for each failure: of a connection, or reported by etcd's gateway; and what to do about it.
 
-Certain are only refusals that etcd gives before it proposes, or in the very step that would have applied: all else
-is an unknown outcome. Must not know what was asked, nor how it was sent. Source of codes and texts: etcd's
-`api/v3rpc/rpctypes/error.go`.
+Only refusals before a proposal, or instead of applying it, are certain; every other failure is an unknown outcome. Must
+not know what was asked. Source of codes and texts: etcd's `api/v3rpc/rpctypes/error.go`.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ NO_TLS: Final = "etcd at {} speaks no TLS; leave tls and certificates out of the
 WANTS_TLS: Final = "etcd at {} wants TLS; write ?tls=true in the URL"
 
 _NO_SUCH_PATH: Final = "Not Found"
-"""What the gateway says from 3.6 on of a path that it does not serve; etcd's own words have more to them."""
+"""The gateway's message for an unknown path, from 3.6 on; messages of etcd itself are longer."""
 
 
 class LeaseGone(Exception):  # noqa: N818 - an answer, not a failure
-    """The lease that a record was to hang on is not there: certainly not applied."""
+    """The lease of a write does not exist: certainly not applied."""
 
 
 def translated(error: Exception, request: Request, member: str, bounds: Bounds, *, is_sent: bool) -> StoreError:
@@ -47,7 +46,7 @@ def translated(error: Exception, request: Request, member: str, bounds: Bounds, 
 
 
 def _handshake_refused(said: str, member: str) -> str | None:
-    """Return what to correct if a TLS handshake failed in a way that trying again does not change."""
+    """Return what to correct if a TLS handshake failed for good."""
     if "certificate verify failed" in said:
         return (
             f"the certificate of etcd at {member} is not trusted; name its authority with ?ca=FILE, and its host "
@@ -61,14 +60,14 @@ def _handshake_refused(said: str, member: str) -> str | None:
 
 
 def is_token_spent(response: Response) -> bool:
-    """Return whether our sign-in counts no more: certainly not applied, and worth asking again after a new one."""
+    """Return whether the token is not valid any more: certainly not applied, so send again after a new sign-in."""
     if response.status == 200:
         return False
     return b"invalid auth token" in response.body or b"revision of auth store is old" in response.body
 
 
 def answered(response: Response, request: Request) -> Json:
-    """Return the body of a good answer. Raises StoreError or LeaseGone for any other."""
+    """Return the body of a successful reply; raise StoreError or LeaseGone for any other."""
     body = _json(response.body)
     if response.status == 200 and isinstance(body, dict) and "header" in body:
         return body
@@ -76,7 +75,7 @@ def answered(response: Response, request: Request) -> Json:
 
 
 def each_answered(response: Response, request: Request) -> list[Json]:
-    """Return the answers of a stream that has ended, in order."""
+    """Return the replies in a stream that has ended, in order."""
     if response.status != 200:
         raise error_of(response, _json(response.body), request)
     answers = []
@@ -89,8 +88,8 @@ def each_answered(response: Response, request: Request) -> list[Json]:
 
 
 def error_of(response: Response, body: object, request: Request) -> Exception:
-    """Say what an answer means that is not a good one."""
-    code, said = complaint(body)
+    """Return the error for an unsuccessful reply."""
+    code, said = error_details(body)
     what = f"{request.what} at {response.member}" if response.member else request.what
     low = said.lower()
     if not said:
@@ -114,7 +113,7 @@ def _certain(code: int, low: str, said: str, what: str) -> StoreError | None:
     if "user name is empty" in low or "user name not found" in low:
         return StoreRefused("this etcd wants a user and a password: etcd://user:password@host, or ETCDCTL_USER")
     if "invalid auth token" in low or "revision of auth store is old" in low:
-        return StoreRefused(f"etcd does not accept the sign-in it has just given ({said}); is a proxy in between?")
+        return StoreRefused(f"etcd rejects the token that it has just issued ({said}); is a proxy in between?")
     if code == 7 or "permission denied" in low:
         return StoreRefused(
             f"etcd forbids {what} to this user; grant its role read and write on the prefix "
@@ -125,7 +124,7 @@ def _certain(code: int, low: str, said: str, what: str) -> StoreError | None:
     return None
 
 
-def complaint(body: object) -> tuple[int, str]:
+def error_details(body: object) -> tuple[int, str]:
     """Return (gRPC code, text) of an error's body; the text is empty where it is not an error of etcd's.
 
     The gateway up to 3.5 answers {"error": text, "code": code}, from 3.6 on {"message": text, "code": code}; inside of
@@ -153,7 +152,7 @@ def _stranger(status: int, what: str) -> StoreError:
     if status in (502, 503, 504) or status == 429 or status >= 520:
         return OutcomeUnknown(f"a proxy in front of etcd answered {what} with {status}")
     if status < 500:
-        return StoreRefused(f"{what} was answered with {status} and no words of etcd's: {NOT_ETCD}")
+        return StoreRefused(f"{what} was answered with {status} and a body that is not from etcd: {NOT_ETCD}")
     return OutcomeUnknown(f"{what} was answered with {status}")
 
 

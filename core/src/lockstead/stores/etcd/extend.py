@@ -1,8 +1,7 @@
-"""How a record's life is renewed: a KeepAlive of the lease it hangs on, then a range that proves it.
+"""Renewal of a record: a KeepAlive of the lease it hangs on, then a read that proves it.
 
-A KeepAlive proves nothing about the record, so the range is read after it, and counts only if the record hangs on that
-very lease. What hangs on a shared lease of another store, or on one of ours that was retired, is moved by a write.
-Must not know connections.
+A KeepAlive proves nothing about the record, so the record is read after it, and must hang on the same lease. A record
+on a shared lease of another store, or on one of ours that was retired, is moved by a write. Must not know connections.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from lockstead.stores.etcd.encoding import NO_LEASE, Kv, Root
 from lockstead.stores.etcd.errors import LeaseGone
 from lockstead.stores.etcd.leases import Leases
 from lockstead.stores.etcd.scripts import (
-    TURNS_MAX,
+    ATTEMPTS_MAX,
     Beat,
     Operation,
     ask,
@@ -37,9 +36,9 @@ Answer = Snapshot | Conflict | Absent
 
 
 def judged(leases: Leases, command: Extend, kv: Kv | None, beat: Beat | None, term: str) -> Answer | None:
-    """Say what a renewal came to, from a range that was read in `term` after the KeepAlive's answer.
+    """Return the result of a renewal, from a record that was read in `term` after the KeepAlive's reply.
 
-    None: the record hangs elsewhere, or another leader was elected: it takes a script of its own.
+    None if the record hangs on another lease, or a new leader was elected: an `Extension` is needed.
     """
     refused = refusal(leases, command, command.revision, kv)
     if refused is not None or kv is None:
@@ -50,17 +49,14 @@ def judged(leases: Leases, command: Extend, kv: Kv | None, beat: Beat | None, te
 
 
 def counted(leases: Leases, command: Extend, kv: Kv, beat: Beat) -> Snapshot:
-    """Take up a renewal that is proved, and give the record as it stands."""
-    if beat.is_alone:
-        leases.hangs_alone(command.name, beat.lease, kv.created)
-    else:
-        leases.hangs(command.name, beat.lease, kv.created, boot_now())
-        leases.beat(beat.lease, beat.sent_at, beat.ttl)
+    """Note a renewal that is proved, and return the record."""
+    leases.hangs(command.name, beat.lease, kv.created, boot_now(), is_alone=kv.is_alone)
+    leases.beat(beat.lease, beat.sent_at, beat.ttl)
     return kv.snapshot(beat.sent_at, lifetime(kv.min_retention, beat))
 
 
 def refusal(leases: Leases, command: Extend, revision: str | None, kv: Kv | None) -> Absent | Conflict | None:
-    """Say why a record is not the one that was expected; None if it is."""
+    """Return why a record is not the expected one; None if it is."""
     expected = command.incarnation
     if expected is not None and (kv is None or kv.created != expected):
         leases.forget(command.name, expected)
@@ -72,7 +68,7 @@ def refusal(leases: Leases, command: Extend, revision: str | None, kv: Kv | None
 
 
 class Extension:
-    """One Extend: what is still to be written, under which revision, and on which lease."""
+    """An Extend: the fields that are still to be written, the expected revision, and the lease."""
 
     __slots__ = ("_command", "_fields", "_has_written", "_leases", "_left", "_revision", "_root", "_spare")
 
@@ -87,9 +83,9 @@ class Extension:
         self._left: list[str] = []
 
     def script(self) -> Operation[Answer]:
-        """Carry it out."""
+        """Return the record as renewed, or why it is not the expected one."""
         try:
-            answer = yield from self._turns()
+            answer = yield from self._attempted()
         except StoreUnavailable as error:
             if self._has_written:
                 raise doubtful(error, f"the record of {self._command.name.key!r} was written") from error
@@ -98,16 +94,16 @@ class Extension:
             yield from end(lease)
         return answer
 
-    def _turns(self) -> Operation[Answer]:
+    def _attempted(self) -> Operation[Answer]:
         command, leases = self._command, self._leases
         beat = yield from self._known()
         kv, term = yield from look(self._root, command.name)
-        for _ in range(TURNS_MAX):
+        for _ in range(ATTEMPTS_MAX):
             refused = refusal(leases, command, self._revision, kv)
             if refused is not None or kv is None:
                 return refused or Absent()
             if kv.lease == NO_LEASE and kv.min_retention <= 0:
-                # it stands forever, so that a write is all there is to renew
+                # it does not expire, so there is only the write
                 if self._has_written:
                     return kv.snapshot()
                 kv, term = yield from self._written(kv, None)
@@ -122,57 +118,64 @@ class Extension:
                 kv, term = yield from self._written(kv, beat)
             else:
                 kv, term = yield from look(self._root, command.name)
-        raise StoreUnavailable(f"the record of {command.name.key!r} kept changing under our eyes")
+        raise StoreUnavailable(
+            f"the record of {command.name.key!r} could not be renewed: in each of {ATTEMPTS_MAX} attempts, the record, "
+            "its lease or etcd's leader had changed"
+        )
 
     def _known(self) -> Operation[Beat | None]:
-        """Renew the lease that the record hangs on as far as we know, where nothing is to be written."""
+        """Renew the lease that the record hangs on as far as we know, if there is nothing to write."""
         command = self._command
         if command.incarnation is None:
             return None
-        if self._fields:
-            self._leases.wanted([(command.name, command.incarnation)], boot_now())
-            return None
         (known,) = self._leases.wanted([(command.name, command.incarnation)], boot_now())
-        if known is None or not known.is_good:
+        if self._fields or known is None or not known.is_good:
             return None
-        return (yield from keep_alive(self._leases, known.lease, is_alone=known.is_alone))
+        return (yield from self._kept_alive(known.lease))
+
+    def _kept_alive(self, lease: str) -> Operation[Beat | None]:
+        beat = (yield from keep_alive(lease)).get(lease)
+        if beat is None:
+            self._leases.retire(lease)
+        return beat
 
     def _beat(self, kv: Kv) -> Operation[Beat]:
-        """Renew the lease of a record, or get it another one to move to.
+        """Renew the lease of a record, or return another one to move it to.
 
-        A shared lease of another store is left alone: whoever renewed it would keep all records of a process alive
-        that may be dead.
+        A shared lease of another store is not renewed: that would keep all records of a process alive that may be dead.
         """
         ttl = encoding.ttl_of(kv.min_retention)
-        is_ours, lease = self._leases.ours(kv.lease, boot_now())
-        if lease is not None or kv.is_alone:
-            beat = yield from keep_alive(self._leases, kv.lease, is_alone=lease is None)
+        is_ours, is_good = self._leases.ours(kv.lease, boot_now())
+        if is_good or kv.is_alone:
+            beat = yield from self._kept_alive(kv.lease)
             if beat is not None:
                 return beat
         if is_ours:
             return (yield from shared(self._leases, ttl))
         if self._spare is None:
-            made = yield from grant(ttl)
-            self._spare = Beat(made.lease, made.ttl, made.sent_at, None, is_alone=True)
+            self._spare = yield from grant(ttl)
         return self._spare
 
     def _written(self, kv: Kv, beat: Beat | None) -> Operation[tuple[Kv | None, str]]:
-        """Write fields, lease or both, if the record is still this one; give it as it then stands, and the term."""
+        """Write fields, lease or both, if the record has not changed; return it as it then is, and the term."""
         name = self._command.name
         if is_damaged(kv.fields):
             raise StoreRefused(
                 f"the record of {name.key!r} in etcd is damaged: {kv.fields[DAMAGE]}; break it with now=True (--now)"
             )
-        lease, is_alone = (NO_LEASE, False) if beat is None else (beat.lease, beat.is_alone)
+        lease = NO_LEASE if beat is None else beat.lease
+        is_alone = beat is not None and (kv.is_alone if lease == kv.lease else beat is self._spare)
         fields = {**kv.fields, **self._fields}
         if beat is not None and not is_alone:
-            # before it is sent: what lands there late must be known to hang there
+            # before the write, which may be applied late
             self._leases.hangs(name, lease, kv.created, boot_now())
         same = encoding.compared_record(kv)
         value = encoding.value_of(fields, kv.min_retention, is_alone=is_alone)
         shows = encoding.seeking(self._root.base(name))
         try:
-            body = yield from ask(encoding.txn("Extend", same, [encoding.put(kv.key, value, lease)], shows))
+            body = yield from ask(
+                encoding.txn("Extend", [encoding.put(kv.key, value, lease)], when=same, otherwise=shows)
+            )
         except LeaseGone:
             self._leases.retire(lease)
             self._spare = None

@@ -1,9 +1,9 @@
-"""Decides on which lease of the server a record hangs, and which leases may be kept alive.
+"""On which lease of the server each record hangs, and which leases may be kept alive.
 
-One lease a length is shared by all records of this store: taking and giving back a lock then writes twice, and one
-request renews a thousand. The price is that a renewal of one record would keep all others alive. So no shared lease
-is renewed on which a record hangs that nobody has renewed for a while, or may hang without our knowledge: it is
-retired, those that are renewed move to a new one, and what is left ends with it. Must not know requests.
+All records of this store with one ttl share a lease: then a cycle is two writes, and one request renews a thousand
+records. But the renewal of one record would keep all others alive. So a shared lease is retired (not renewed any more)
+if a record on it was not renewed for a while, or may hang on it without our knowledge: renewed records then move to a
+new lease, and the others end with the old one. Must not know requests.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ ALONE_MAX: Final = 10_000
 
 @dataclass(slots=True)
 class Member:
-    """A record on a lease of ours: its incarnation, when it was last wanted (boot clock), how often it is renewed.
+    """A record on a shared lease. wanted_at: when its last renewal was requested (boot clock).
 
-    renew_every is seconds: what the record's owner announced, or the longest that was seen since.
+    renew_every is seconds: what the record's owner announced, or the longest interval since.
     """
 
     incarnation: str
@@ -32,16 +32,15 @@ class Member:
     renew_every: float
 
     def is_overdue(self, now: float) -> bool:
-        """Return whether nobody seems to renew it any more."""
+        """Return whether it seems not to be renewed any more."""
         return is_unrenewed(now - self.wanted_at, self.renew_every)
 
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """A lease of the server. asked and granted are seconds; renewed_at is the send that last certainly renewed it.
+    """A shared lease. asked and granted are its ttl in seconds; renewed_at is when the last proved renewal was sent.
 
-    members are in the order in which they were last wanted; shortest is the
-    shortest of their renew_every.
+    members are in the order of their wanted_at; shortest is the shortest of their renew_every.
     """
 
     id: str
@@ -53,29 +52,23 @@ class Lease:
     shortest: float = float("inf")
 
     def is_fresh(self, now: float) -> bool:
-        """Return whether another record may be hung on it without renewing it first."""
+        """Return whether it can take another record without being renewed first."""
         return is_fresh(now - self.renewed_at, min(self.asked, self.granted))
 
     def is_over(self, now: float) -> bool:
-        """Return whether the server has dropped it long since, with whatever hung on it."""
+        """Return whether it has certainly ended at the server, with all its records."""
         return self.is_retired and now - self.renewed_at > 2 * max(self.asked, self.granted)
-
-
-@dataclass(slots=True, eq=False)
-class DedicatedLease:
-    """A lease that carries one record alone, which whoever extends that record keeps alive."""
-
-    id: str
-    incarnation: str
 
 
 @frozen
 class Hold:
-    """The lease that a record hangs on as far as we know; whether alone, and whether that lease may be renewed."""
+    """The lease that a record hangs on as far as we know, and whether that lease may be renewed.
+
+    asked: its length in seconds; 0 if no other record hangs on it.
+    """
 
     lease: str
     asked: int
-    is_alone: bool
     is_good: bool
 
 
@@ -87,18 +80,19 @@ class Leases:
         self._current: dict[int, Lease] = {}
         self._by_id: dict[str, Lease] = {}
         self._where: dict[Name, Lease] = {}
-        self._alone: dict[Name, DedicatedLease] = {}
+        self._alone: dict[Name, tuple[str, str]] = {}
+        """Records on a lease of their own: incarnation and lease."""
 
     # --- which lease ---------------------------------------------------------------------------------------------
 
     def current(self, ttl: int, now: float) -> Lease | None:
-        """Return the lease that records of this length hang on; None if one has to be granted."""
+        """Return the lease for records with this ttl; None if one must be granted."""
         with self._lock:
             lease = self._current.get(ttl)
             return lease if lease is not None and self._may_renew(lease, now) else None
 
     def granted(self, lease: Lease) -> Lease:
-        """Take up a lease just granted; give the one to use: another thread may have been first."""
+        """Note a lease that was granted, and return the one to use: another thread may have been first."""
         with self._lock:
             standing = self._current.get(lease.asked)
             if standing is not None and not standing.is_retired:
@@ -114,45 +108,40 @@ class Leases:
             for name in old.members:
                 del self._where[name]
 
-    def ours(self, lease_id: str, now: float) -> tuple[bool, Lease | None]:
-        """Return whether a lease is one of ours, and give it if it may be renewed."""
+    def ours(self, lease_id: str, now: float) -> tuple[bool, bool]:
+        """Return whether a lease is a shared one of this store, and whether it may be renewed."""
         with self._lock:
             lease = self._by_id.get(lease_id)
-            if lease is None:
-                return False, None
-            return True, lease if self._may_renew(lease, now) else None
+            return lease is not None, lease is not None and self._may_renew(lease, now)
 
     def wanted(self, records: Sequence[tuple[Name, str]], now: float) -> list[Hold | None]:
-        """Note that somebody wants these records (of these incarnations) to live; say what they hang on."""
+        """Note that these records (of these incarnations) are renewed, and return what they hang on."""
         with self._lock:
-            return self._wanted(records, now)
+            leases = [self._lease(*record) for record in records]
+            for (name, _incarnation), lease in zip(records, leases, strict=True):
+                if lease is not None:
+                    member = lease.members.pop(name)
+                    member.renew_every, member.wanted_at = max(member.renew_every, now - member.wanted_at), now
+                    lease.members[name] = member
+            return [self._hold(record, lease, now) for record, lease in zip(records, leases, strict=True)]
 
-    def _wanted(self, records: Sequence[tuple[Name, str]], now: float) -> list[Hold | None]:
-        for name, incarnation in records:
-            lease = self._where.get(name)
-            if lease is not None and lease.members[name].incarnation == incarnation:
-                self._want(lease, name, now)
-        return [self._held(name, incarnation, now) for name, incarnation in records]
+    def _lease(self, name: Name, incarnation: str) -> Lease | None:
+        """Return the shared lease on which this incarnation of a record hangs."""
+        lease = self._where.get(name)
+        return lease if lease is not None and lease.members[name].incarnation == incarnation else None
 
-    def _held(self, name: Name, incarnation: str, now: float) -> Hold | None:
-        alone, lease = self._alone.get(name), self._where.get(name)
-        if alone is not None and alone.incarnation == incarnation:
-            return Hold(alone.id, 0, is_alone=True, is_good=True)
-        if lease is None or lease.members[name].incarnation != incarnation:
-            return None
-        return Hold(lease.id, lease.asked, is_alone=False, is_good=self._may_renew(lease, now))
-
-    def _want(self, lease: Lease, name: Name, now: float) -> None:
-        member = lease.members.pop(name)
-        member.renew_every, member.wanted_at = max(member.renew_every, now - member.wanted_at), now
-        lease.members[name] = member
+    def _hold(self, record: tuple[Name, str], lease: Lease | None, now: float) -> Hold | None:
+        if lease is not None:
+            return Hold(lease.id, lease.asked, is_good=self._may_renew(lease, now))
+        incarnation, alone = self._alone.get(record[0], ("", ""))
+        return Hold(alone, 0, is_good=True) if incarnation == record[1] else None
 
     def _may_renew(self, lease: Lease, now: float) -> bool:
         if lease.is_retired:
             return False
         for member in lease.members.values():
             if not is_unrenewed(now - member.wanted_at, lease.shortest):
-                break  # the members behind it were wanted later
+                break  # the following members were wanted later
             if member.is_overdue(now):
                 self._retire(lease)
                 return False
@@ -168,7 +157,7 @@ class Leases:
                 lease.renewed_at, lease.granted = max(lease.renewed_at, sent_at), granted
 
     def retire(self, lease_id: str) -> None:
-        """Renew this lease no more, and hang nothing on it any more."""
+        """Neither renew this lease nor use it for other records any more."""
         with self._lock:
             lease = self._by_id.get(lease_id)
             if lease is not None:
@@ -179,15 +168,29 @@ class Leases:
         if self._current.get(lease.asked) is lease:
             del self._current[lease.asked]
 
-    def hangs(self, name: Name, lease_id: str, incarnation: str, now: float, renew_every: float = 0.0) -> None:
-        """Note that a record hangs, or may hang from now on, on this lease, and that somebody wants it to live.
+    def hangs(
+        self,
+        name: Name,
+        lease_id: str,
+        incarnation: str,
+        now: float,
+        renew_every: float = 0.0,
+        *,
+        is_alone: bool = False,
+    ) -> None:
+        """Note that a record hangs, or may hang from now on, on this lease, and is renewed.
 
         renew_every is what its owner announced (seconds); 0 if it is not known: then it is what was seen of this
-        record, and at least the default for a ttl of the lease's length.
+        record, and at least the default for a ttl of the lease's length. is_alone: no other record hangs on the lease.
         """
         with self._lock:
             lease, before = self._by_id.get(lease_id), self._where.get(name)
             if lease is None:
+                if is_alone:
+                    self._forget(name)
+                    self._alone[name] = (incarnation, lease_id)
+                    if len(self._alone) > ALONE_MAX:
+                        del self._alone[next(iter(self._alone))]
                 return
             every = renew_every or default_renew_every(lease.asked)
             if before is not None:
@@ -205,21 +208,11 @@ class Leases:
             self._where[name] = lease
             self._alone.pop(name, None)
 
-    def hangs_alone(self, name: Name, lease_id: str, incarnation: str) -> None:
-        """Note that a record hangs on a lease of its own."""
-        with self._lock:
-            self._forget(name)
-            if len(self._alone) >= ALONE_MAX:
-                self._alone.pop(next(iter(self._alone)))
-            self._alone[name] = DedicatedLease(lease_id, incarnation)
-
     def forget(self, name: Name, incarnation: str) -> None:
-        """Note that a record of this incarnation certainly stands no more."""
+        """Note that this incarnation of a record certainly does not exist any more."""
         with self._lock:
-            alone, lease = self._alone.get(name), self._where.get(name)
-            if alone is not None and alone.incarnation == incarnation:
-                del self._alone[name]
-            if lease is not None and lease.members[name].incarnation == incarnation:
+            alone = self._alone.get(name)
+            if self._lease(name, incarnation) is not None or (alone is not None and alone[0] == incarnation):
                 self._forget(name)
 
     def _forget(self, name: Name) -> None:
@@ -234,15 +227,13 @@ class Leases:
             self._by_id.pop(lease.id, None)
 
     def of(self, name: Name, incarnation: str) -> str | None:
-        """Return the lease for many records on which this one hangs as far as we know."""
+        """Return the shared lease on which this record hangs as far as we know."""
         with self._lock:
-            lease = self._where.get(name)
-            if lease is None or lease.members[name].incarnation != incarnation:
-                return None
-            return lease.id
+            lease = self._lease(name, incarnation)
+            return None if lease is None else lease.id
 
     def empty(self) -> list[str]:
-        """Return the leases on which nothing of ours hangs: they may end with the store."""
+        """Return the leases without records, which can be ended with the store."""
         with self._lock:
             leases = [*self._by_id.values()]
         return [lease.id for lease in leases if not lease.members and not lease.is_retired]

@@ -1,9 +1,9 @@
-"""The waiters of one store: a thread with an event loop takes their places, watches for all of them, and calls them.
+"""The waiters of one store: a thread with an event loop takes their queue places, watches for all, and calls them.
 
-A waiter looks who is ahead of it and watches only that one, and its own place; the first watches the record. So a
-release wakes one waiter and asks nothing of the others. A watch begins at the revision that follows the look, so that
-nothing is missed in between; when it breaks (a member died, the revision was compacted), its waiter looks again. Must
-not know what a lock is.
+A waiter observes who is ahead of it and watches only that place, and its own; the first waiter watches the record. So a
+release wakes one waiter, and the others send nothing. A watch begins at the revision after the observation, so that
+nothing is missed in between; when it breaks (a member died, the revision was compacted), its waiter observes again.
+Must not know what a lock is.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from lockstead.stores.bounds import Bounds
 from lockstead.stores.etcd import encoding
 from lockstead.stores.etcd.aio_client import ANSWER_MAX, AsyncClient
 from lockstead.stores.etcd.members import Members
-from lockstead.stores.etcd.queue import Queue, Sight
+from lockstead.stores.etcd.queue import Observation, Queue
 from lockstead.stores.etcd.scripts import Operation, ask
 from lockstead.stores.etcd.watches import Span, Watch, Watches
 from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
 from lockstead.values import Name
 
 LIMIT: Final = 5.0
-"""Seconds for one request of a waiter, at most."""
+"""Maximum seconds for one request of a waiter."""
 
 REQUESTS_MAX: Final = 8
-"""Requests that are under way at a time; each keeps nobody but its own waiter waiting."""
+"""Concurrent requests; a slow one delays only its own waiter."""
 
-ASKS_SOON: Final = 0.02
-"""Seconds until a place is looked after whose waiter asks for the lock itself."""
+RETRIES_SOON: Final = 0.02
+"""Seconds until a place is tried again that is not in the queue, or whose waiter is acquiring the lock."""
 
 TICK: Final = 1.0
-"""Seconds between two looks whether the session is to be renewed."""
+"""Seconds between two checks whether the session must be renewed."""
 
 PAUSE_MIN: Final = 0.02
 PAUSE_MAX: Final = 5.0
-"""Seconds until a waiter looks again after a look or a watch has failed."""
+"""Seconds until a waiter observes again after a failure."""
 
-IDLES: Final = 10.0
-"""Seconds without any subscription after which the thread ends."""
+IDLE_MAX: Final = 10.0
+"""Seconds without a subscription after which the thread ends."""
 
 CLOSES_WITHIN: Final = 2.0
-"""Seconds that `close` waits for the thread."""
+"""Seconds that `close` waits for the thread to end."""
 
 Key: TypeAlias = "tuple[Name, str]"
-"""A record and a waiter, "" for those who only watch."""
+"""A record and a waiter; "" for a subscription without a queue place."""
 
-_NEW: Final = "not looked at yet"
+_NEW: Final = "not observed yet"
 
 
 class Listener:
@@ -68,12 +68,12 @@ class Listener:
         self._is_open = True
 
     def subscribe(self, name: Name, on_change: OnChange) -> Subscription:
-        """Return a subscription to a record, as `stores.port.SupportsWatch` wants it."""
+        """See `SupportsWatch.subscribe`."""
         return self._added((name, ""), on_change)
 
     def enqueue(self, name: Name, waiter_id: str, on_turn: OnChange) -> Subscription:
-        """Return a subscription to a waiter's turn, as `stores.port.SupportsFifoQueue` wants it."""
-        self.queue.enter(name.key, waiter_id)  # here: a `leave` that follows has to know of it
+        """See `SupportsFifoQueue.enqueue`."""
+        self.queue.enter(name.key, waiter_id)  # now, because a `leave` that follows must know of it
         return self._added((name, waiter_id), on_turn)
 
     def _added(self, key: Key, on_change: OnChange) -> Subscription:
@@ -85,26 +85,26 @@ class Listener:
         if worker is not None:
             worker.tell(worker.begin, key)
             if worker.states.get(key, _NEW) is None:
-                on_change(bool(key[1]))  # its absence was found before, and is not notified again
+                on_change(bool(key[1]))  # observed before, so the worker will not call again
         return subscription
 
     def _started(self) -> _Worker | None:
         worker = _Worker(self)
         try:
             worker.thread.start()
-        except RuntimeError:  # there is no thread: subscribers poll
+        except RuntimeError:  # no thread can be started, so subscribers poll
             worker.loop.close()
             return None
         return worker
 
     def _ended(self, key: Key) -> None:
-        """Note that nobody subscribes any more. Takes no lock, for the garbage collector may come here."""
+        """Note that a key has no subscription left. Takes no lock: the garbage collector may call this."""
         worker = self._worker
         if worker is not None:
             worker.tell(worker.end, key)
 
     def let_go(self, worker: _Worker) -> bool:
-        """Forget a thread that has nothing to do; False if it has."""
+        """Forget an idle worker; return False if it has subscriptions again."""
         with self._lock:
             if self.subscriptions:
                 return False
@@ -113,24 +113,24 @@ class Listener:
             return True
 
     def forget(self) -> None:
-        """Forget the thread, in a forked child, where it is not."""
-        # kept: what is collected with it would end the watches of the parent, whose selector it shares
+        """Forget the worker in a forked child, which has no such thread."""
+        # kept, because its collection would unregister sockets from the selector, which the parent shares
         self._inherited, self._worker = self._worker, None
 
     def close(self) -> None:
-        """End the thread; waits for it shortly."""
+        """End the thread, and wait a short time for it."""
         with self._lock:
             self._is_open = False
             worker, self._worker = self._worker, None
         if worker is not None:
-            with suppress(RuntimeError):  # it has just ended
+            with suppress(RuntimeError):  # the loop is closed
                 worker.loop.call_soon_threadsafe(worker.loop.stop)
             if worker.thread is not threading.current_thread():
                 worker.thread.join(CLOSES_WITHIN)
 
 
 class _Worker:
-    """The thread of a listener, and what belongs to its event loop."""
+    """The thread of a listener, and the state of its event loop."""
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
@@ -138,49 +138,46 @@ class _Worker:
         self.thread = threading.Thread(target=self._run, name="lockstead-etcd", daemon=True)
         self.client = AsyncClient(listener.members)
         self.watches = Watches(listener.members)
-        # what is known of the record by those whose turn it is: its revision, None if it is absent
+        # the record as observed by waiters whose turn it is: its revision, None if it is absent
         self.states: dict[Key, str | None] = {}
         self._waiters: dict[Key, _Waiter] = {}
         self._room = asyncio.Semaphore(REQUESTS_MAX)
         self._beating = asyncio.Lock()
 
     def tell(self, call: Callable[[Key], None], key: Key) -> None:
-        """Have the thread call. From any thread; takes no lock."""
-        with suppress(RuntimeError):  # it has just ended
+        """Have the worker call this. May be called from any thread; takes no lock."""
+        with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(call, key, context=Context())
 
     # --- the thread ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        loop = self.loop
-        try:
-            with suppress(RuntimeError):  # stopped by `close`
-                loop.run_until_complete(self._until_idle())
-            loop.run_until_complete(_cancelled())
-            loop.run_until_complete(self.client.aclose())
-        finally:
-            loop.close()
+        with suppress(RuntimeError), asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+            runner.run(self._until_idle())  # RuntimeError if `close` stops the loop
 
     async def _until_idle(self) -> None:
-        """Renew the session while there are places, until nobody has subscribed for long."""
+        """Renew the session while there are places, until there was no subscription for some time."""
         listener, idle = self.listener, 0.0
-        while idle < IDLES or not listener.let_go(self):
-            await asyncio.sleep(TICK)
-            idle = 0.0 if listener.subscriptions else idle + TICK
-            self.watches.follow()
-            if listener.queue.places:
-                with suppress(Exception):  # whatever it is, it is tried again
-                    await self.beat()
+        try:
+            while idle < IDLE_MAX or not listener.let_go(self):
+                await asyncio.sleep(TICK)
+                idle = 0.0 if listener.subscriptions else idle + TICK
+                self.watches.follow()
+                if listener.queue.places:
+                    with suppress(Exception):  # whatever it is, it is tried again
+                        await self.beat()
+        finally:
+            await self.client.aclose()
 
     def begin(self, key: Key) -> None:
-        """Begin to watch, or to queue, for the subscriptions of a key."""
+        """Start watching, or queueing, for the subscriptions of a key."""
         if key not in self._waiters and key in self.listener.subscriptions:
             waiter = self._waiters[key] = _Waiter(self, key)
             waiter.task = self.loop.create_task(waiter.run())
             waiter.task.add_done_callback(lambda _task: self._over(waiter))
 
     def end(self, key: Key) -> None:
-        """End what `begin` began, unless somebody subscribes again."""
+        """Stop what `begin` started, unless there is a new subscription."""
         waiter = self._waiters.get(key)
         if waiter is not None and key not in self.listener.subscriptions:
             self._over(waiter)
@@ -192,41 +189,33 @@ class _Worker:
             self.states.pop(waiter.key, None)
 
     async def carried(self, script: Operation[Any]) -> Any:
-        """Carry out a script, when there is room for it."""
+        """Run a script, as soon as there is room for it."""
         async with self._room:
             return await self.client.run(script, Bounds(LIMIT, ANSWER_MAX))
 
     async def beat(self) -> None:
-        """See to it that there is a session that lives: one caller does, and others wait for it."""
-        async with self._beating:  # not behind the requests of a thousand waiters, whose places it keeps
+        """Renew or create the session, once for all callers."""
+        async with self._beating:  # without `_room`: it keeps the places of all waiters
             await self.client.run(self.listener.queue.beat(), Bounds(LIMIT))
 
     def saw(self, waiter: _Waiter, state: str | None) -> None:
-        """Note what the record is like for one whose turn it is, and call it if that has changed."""
+        """Note the record as observed by a waiter whose turn it is, and call it if that has changed."""
         if self._waiters.get(waiter.key) is not waiter:
             return
         before = self.states.get(waiter.key, _NEW)
-        # the state first: a subscriber that comes meanwhile is called by one of both
+        # before the call, so that a new subscriber is called here or by `_added`
         self.states[waiter.key] = state
         if state != before and (state is None or before != _NEW):
             self.listener.subscriptions.changed(waiter.key, is_free=state is None and bool(waiter.key[1]))
 
     def saw_others(self, waiter: _Waiter) -> None:
-        """Note that it is not the turn of one: whatever the record is like then, it is called."""
+        """Note that it is not this waiter's turn, so that it is called once it is, whatever the record is then."""
         if self._waiters.get(waiter.key) is waiter:
             self.states.pop(waiter.key, None)
 
 
-async def _cancelled() -> None:
-    """Cancel all other tasks of the loop, and await their end."""
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
 class _Waiter:
-    """What is done for the subscriptions to one key."""
+    """The task that serves the subscriptions to one key."""
 
     def __init__(self, worker: _Worker, key: Key) -> None:
         self.key = key
@@ -244,16 +233,16 @@ class _Waiter:
         return self._has_ended or (self._place is not None and self._place.has_left)
 
     def end(self) -> None:
-        """End it soon. A request that is under way is not cancelled, so that its outcome is known."""
+        """End it soon. A request in flight is not cancelled, so that its outcome is known."""
         self._has_ended = True
         self._waker.set()
 
     async def run(self) -> None:
-        """Look and watch until nobody subscribes, or the waiter has left the queue."""
+        """Observe and watch until there is no subscription, or the waiter has left the queue."""
         pause = PAUSE_MIN
         while not self._is_over:
             began_at, is_in_turn = time.monotonic(), False
-            # whatever goes wrong: callers poll, and their requests say what it is
+            # any error: callers also poll, and get it from their own requests
             with suppress(Exception):
                 is_in_turn = await self._watched()
             if not is_in_turn and not self._is_over:
@@ -262,16 +251,16 @@ class _Waiter:
         self._watch((), 0)
 
     async def _watched(self) -> bool:
-        """Look once, and watch until there is a reason to look again; False if nothing ahead has changed."""
-        sight = await self._sight()
-        if sight is None:
+        """Observe once, and watch until that must be repeated; return False if nothing ahead has changed."""
+        seen = await self._observed()
+        if seen is None:
             return True
         worker, record = self._worker, self._record()
-        ahead = record if sight.ahead is None else (sight.ahead, None)
+        ahead = record if seen.ahead is None else (seen.ahead, None)
         own = () if self._place is None else ((self._queue.root.place(*self._place.id), None),)
-        self._watch((ahead, *own), sight.revision + 1)
+        self._watch((ahead, *own), seen.revision + 1)
         if ahead == record:
-            worker.saw(self, None if sight.record is None else sight.record.changed)
+            worker.saw(self, None if seen.record is None else seen.record.changed)
         else:
             worker.saw_others(self)
         while True:
@@ -290,30 +279,27 @@ class _Waiter:
         base = self._queue.root.base(self._name) + ":"
         return base, encoding.end_of(base)
 
-    async def _sight(self) -> Sight | None:
-        """Look at what stands ahead and at the record, with a place in the queue; None if the waiter has left."""
+    async def _observed(self) -> Observation | None:
+        """Observe the record, with a place in the queue who is ahead; return None if the waiter has left."""
         worker, queue, place = self._worker, self._queue, self._place
         if place is None:
-            sight: Sight = await worker.carried(_looked(self._record()))
-            return sight
+            seen: Observation = await worker.carried(_record_observed(self._record()))
+            return seen
         while not self._is_over:
-            if place.is_asking:
-                await asyncio.sleep(ASKS_SOON)
-                continue
-            if place.created is None:
+            if place.created is None and not place.is_acquiring:
                 worker.saw_others(self)
                 await worker.beat()
                 await worker.carried(queue.take(place))
-                continue
-            sight = await worker.carried(queue.look(self._name, place))
-            if sight.is_in_queue:
-                return sight
-            place.created = None
-            await asyncio.sleep(ASKS_SOON)
+            if place.created is not None and not place.is_acquiring:
+                seen = await worker.carried(queue.look(self._name, place))
+                if seen.is_in_queue:
+                    return seen
+                place.created = None
+            await asyncio.sleep(RETRIES_SOON)
         return None
 
     def _watch(self, spans: Iterable[Span], revision: int) -> None:
-        """Watch these from a revision on, and nothing else. One that is watched without a change is watched on."""
+        """Watch these from a revision on, and nothing else. Watches that have not changed are kept."""
         watches = self._worker.watches
         kept = {span: self._watches[span] for span in spans if span in self._watches}
         kept = {span: watch for span, watch in kept.items() if not watch.has_changed and not watch.is_broken}
@@ -323,8 +309,8 @@ class _Waiter:
         self._watches = {span: kept.get(span) or watches.add(span, revision, self._waker) for span in spans}
 
 
-def _looked(record: Span) -> Operation[Sight]:
+def _record_observed(record: Span) -> Operation[Observation]:
     start, end = record
-    body = yield from ask(encoding.range_of("Range", start, end or "", keys_only=True))
+    body = yield from ask(encoding.range_of("Range", encoding.between(start, end or ""), keys_only=True))
     found = body.get("kvs")
-    return Sight(True, None, encoding.kv_of(found[0]) if found else None, int(body["header"]["revision"]))
+    return Observation(True, None, encoding.kv_of(found[0]) if found else None, int(body["header"]["revision"]))

@@ -1,8 +1,8 @@
-"""How a command becomes requests to etcd, each in one transaction: scripts, driven by the store.
+"""The scripts of requests that carry out commands, each by one transaction.
 
-Taking a lock writes once, in a transaction that also compares that it is the waiter's turn and takes him out of the
-queue; giving it back deletes once. What stands there instead is read only after such a transaction has failed: to ask
-for it in each would cost those that succeed a tenth of their time. Must not know connections.
+Acquiring writes once, in a transaction that also checks that it is the waiter's turn and removes it from the queue;
+releasing deletes once. What exists instead is read only after such a transaction has failed: reading it in each would
+make those that succeed a tenth slower. Must not know connections.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lockstead.stores.etcd.extend import Extension
 from lockstead.stores.etcd.leases import Leases
 from lockstead.stores.etcd.queue import Place, Queue
 from lockstead.stores.etcd.scripts import (
-    TURNS_MAX,
+    ATTEMPTS_MAX,
     Beat,
     Operation,
     ask,
@@ -51,7 +51,7 @@ from lockstead.values import Name
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """What the scripts of one store share: where its keys are, its leases, and those who queue."""
+    """What the scripts of one store share: where its keys are, its leases and its queue places."""
 
     root: Root
     leases: Leases
@@ -79,13 +79,13 @@ class Operations:
         return Absent() if kv is None else kv.snapshot()
 
     def _list(self, command: List) -> Operation[Listing]:
-        """Read all pages of a listing, as they stood at the first one."""
+        """Read all pages of a listing, as of the revision of the first one."""
         start, stop = self.root.span(command.space, command.key, command.part_prefix)
         entries: dict[Name, Kv] = {}
-        # of a whole space the keys come first: what others put there is not read
+        # of a whole space, keys are read first, so that the values of foreign keys are not read
         more: Json = {"limit": str(encoding.PAGE), "keys_only": command.key is None}
         while True:
-            body = yield from ask(encoding.range_of("List", start, stop, **more))
+            body = yield from ask(encoding.range_of("List", encoding.between(start, stop), **more))
             found = body.get("kvs", [])
             more.setdefault("revision", body["header"]["revision"])
             for item in (yield from _with_values(found, more["revision"])) if command.key is None else found:
@@ -99,7 +99,7 @@ class Operations:
             start = encoding.text(found[-1]["key"]) + "\0"
 
     def _create(self, command: Create) -> Operation[Snapshot | Conflict]:
-        base = self.root.base(command.name) + ":"
+        base = encoding.below(self.root.base(command.name) + ":")
         absent = [encoding.compared(base, "create_revision", "0")]
         key = self.root.slot(command.name, encoding.SLOTS[0])
         return (yield from _Grant(self, command, key, absent, None).script())
@@ -114,55 +114,35 @@ class Operations:
         return (yield from _Grant(self, command, kv.other_slot, same, kv).script())
 
     def _remove(self, command: Remove) -> Operation[Removed | Conflict | Absent]:
-        base = self.root.base(command.name) + ":"
-        created = encoding.number(command.incarnation)
-        changed = None if command.revision is None else encoding.number(command.revision)
-        if created is None or (command.revision is not None and changed is None):
-            kv, _term = yield from look(self.root, command.name)
-            return Absent() if kv is None else Conflict()
-        expected = [encoding.compared(base, "create_revision", created)]
-        if changed is not None:
-            expected.append(encoding.compared(base, "mod_revision", changed))
-        # as long as it hangs where we hung it, nothing has to be shown: no lease ends with it
-        lease = self.leases.of(command.name, created)
-        if lease is not None:
-            hangs = encoding.compared(base, "lease", lease)
-            body = yield from ask(encoding.txn("Remove", [*expected, hangs], [encoding.delete(base)], []))
+        name, created, base = command.name, command.incarnation, self.root.base(command.name)
+        record = encoding.below(base + ":")
+        lease = self.leases.of(name, created)
+        if lease is not None and command.revision is None:
+            # the usual case: the record is still on the lease that it shares with others, so no lease must end with it
+            when = [encoding.compared(record, "create_revision", created), encoding.compared(record, "lease", lease)]
+            body = yield from ask(encoding.txn("Remove", [encoding.delete(record)], when=when))
             if body.get("succeeded"):
-                self.leases.forget(command.name, created)
+                self.leases.forget(name, created)
                 return Removed()
-        body = yield from ask(encoding.txn("Remove", expected, [encoding.delete(base, shows=True)], []))
-        if not body.get("succeeded"):
-            return (yield from self._removed_beside(command, created))
-        self.leases.forget(command.name, created)
-        for kv in map(encoding.kv_of, body["responses"][0]["response_delete_range"].get("prev_kvs", ())):
-            if kv.is_alone:
-                yield from end(kv.lease)
-        return Removed()
-
-    def _removed_beside(self, command: Remove, created: str) -> Operation[Removed | Conflict | Absent]:
-        """Remove a record with all that somebody else put beside it, none of which is read."""
-        base = self.root.base(command.name)
-        kv = encoding.sought((yield from _instead("Remove", encoding.seeking(base))))
+        kv = encoding.sought((yield from _read_instead("Remove", encoding.seeking(base))))
         if kv is None or kv.created != created:
-            self.leases.forget(command.name, created)
+            self.leases.forget(name, created)
             return Absent() if kv is None else Conflict()
         if command.revision not in (None, kv.changed):
             return Conflict()
-        same = [encoding.compared_key(kv.key, "create_revision", created)]
-        if command.revision is not None:
-            same.append(encoding.compared_key(kv.key, "mod_revision", kv.changed))
-        body = yield from ask(encoding.txn("Remove", same, [encoding.delete(base + ":")], []))
+        same = encoding.compared_record(kv)[: 1 if command.revision is None else 2]
+        # foreign keys beside the record are deleted, too
+        body = yield from ask(encoding.txn("Remove", [encoding.delete(record)], when=same))
         if not body.get("succeeded"):
             return Conflict()
-        self.leases.forget(command.name, created)
+        self.leases.forget(name, created)
         if kv.is_alone:
             yield from end(kv.lease)
         return Removed()
 
 
 class _Grant:
-    """One Create or Replace: the key it writes, what it expects there, and the waiter's place in the queue."""
+    """A Create or Replace: the key that it writes, what it compares, and the waiter's place in the queue."""
 
     def __init__(
         self, operations: Operations, command: Create | Replace, key: str, expected: list[Json], old: Kv | None
@@ -175,16 +155,15 @@ class _Grant:
         self._place: Place | None = None
 
     def script(self) -> Operation[Snapshot | Conflict]:
-        """Ask until it is clear whether the record could be written."""
+        """Return the record as written, or why it could not be written."""
         command = self._command
-        with self._operations.queue.asking(command.name.key, command.waiter_id) as self._place:
-            return (yield from self._asked())
+        with self._operations.queue.acquiring(command.name.key, command.waiter_id) as self._place:
+            return (yield from self._attempted())
 
-    def _asked(self) -> Operation[Snapshot | Conflict]:
-        """Write the record; the lease comes first."""
+    def _attempted(self) -> Operation[Snapshot | Conflict]:
         operations, command = self._operations, self._command
         gone: LeaseGone | None = None
-        for _ in range(TURNS_MAX):
+        for _ in range(ATTEMPTS_MAX):
             beat = None
             if command.min_retention > 0:
                 beat = yield from shared(operations.leases, encoding.ttl_of(command.min_retention))
@@ -199,14 +178,14 @@ class _Grant:
             except (StoreUnavailable, StoreRefused):
                 raise
             except BaseException:
-                # it may be applied yet, and then nobody would know of the record that this lease keeps alive
+                # it may still be applied, and then this lease must not keep the unknown record alive
                 operations.leases.retire(lease)
                 raise
             if body.get("succeeded"):
-                return (yield from self._taken(body, beat))
+                return (yield from self._granted(body, beat))
             gone = None
-            seen, first = yield from self._looked()
-            if self._is_other(seen) or not command.waiter_id:
+            seen, first = yield from self._observed()
+            if (seen and seen.changed) != (self._old and self._old.changed) or not command.waiter_id:
                 return Conflict()
             if first and encoding.text(first[0]["key"]) != operations.root.place(command.name.key, command.waiter_id):
                 if first[0].get("lease", NO_LEASE) == NO_LEASE and (
@@ -218,44 +197,38 @@ class _Grant:
             self._place = operations.queue.note_place(command.name.key, command.waiter_id, created)
         if gone is not None:
             raise StoreUnavailable(
-                f"etcd granted leases for {command.name.key!r} and had none of them a moment later, {TURNS_MAX} times; "
-                "nothing was written; look for what revokes leases there (etcdctl lease list)"
+                f"the leases for {command.name.key!r} were gone {ATTEMPTS_MAX} times as soon as etcd had granted them; "
+                "nothing was written; find what revokes leases in this etcd"
             ) from gone
-        return Conflict(is_queued=True)  # each time, somebody else stood in the queue when it was to be written
+        return Conflict(is_queued=True)  # each time, another waiter was in the queue at the moment of the write
 
-    def _looked(self) -> Operation[tuple[Kv | None, list[Json]]]:
-        """Return the record that stands there instead, and who is first in the queue."""
+    def _observed(self) -> Operation[tuple[Kv | None, list[Json]]]:
+        """Return the record that exists instead, and who is first in the queue."""
         root, name = self._operations.root, self._command.name
-        queue = root.queue(name.key)
         order = {"limit": "1", "sort_order": "ASCEND", "sort_target": "CREATE"}
-        first = {"request_range": encoding.get(queue, encoding.end_of(queue), keys_only=True, **order)}
-        found = yield from _instead(type(self._command).__name__, [*encoding.seeking(root.base(name)), first])
+        first = encoding.get(encoding.below(root.queue(name.key)), keys_only=True, **order)
+        found = yield from _read_instead(type(self._command).__name__, [*encoding.seeking(root.base(name)), first])
         return encoding.sought(found[: encoding.SOUGHT]), found[-1]["response_range"].get("kvs") or []
-
-    def _is_other(self, seen: Kv | None) -> bool:
-        if self._old is None or seen is None:
-            return self._old is not seen
-        return seen.changed != self._old.changed
 
     def _transaction(self, lease: str) -> encoding.Request:
         root, command, place = self._operations.root, self._command, self._place
         expected = list(self._expected)
-        success = [] if self._old is None else [encoding.delete_key(self._old.key)]
+        success = [] if self._old is None else [encoding.delete(encoding.at(self._old.key))]
         success.append(
             encoding.put(self._key, encoding.value_of(command.fields, command.min_retention, is_alone=False), lease)
         )
         if command.waiter_id:
-            queue = root.queue(command.name.key)
+            queue = encoding.below(root.queue(command.name.key))
             if place is None or place.created is None:
                 expected.append(encoding.compared(queue, "create_revision", "0"))
             else:
-                # of all who stand there nobody came before the waiter
+                # no place in the queue is older than the waiter's own
                 expected.append(encoding.compared(queue, "create_revision", str(int(place.created) - 1), "GREATER"))
-                success.append(encoding.delete_key(root.place(command.name.key, command.waiter_id)))
+                success.append(encoding.delete(encoding.at(root.place(command.name.key, command.waiter_id))))
             success += self._operations.queue.closing(place)
-        return encoding.txn(type(command).__name__, expected, success, [])
+        return encoding.txn(type(command).__name__, success, when=expected)
 
-    def _taken(self, body: Json, beat: Beat | None) -> Operation[Snapshot]:
+    def _granted(self, body: Json, beat: Beat | None) -> Operation[Snapshot]:
         operations, command, old = self._operations, self._command, self._old
         created = body["header"]["revision"]
         if self._place is not None:
@@ -269,7 +242,7 @@ class _Grant:
         try:
             answer = yield from self._counted(kv, beat, term_of(body))
         except StoreUnavailable as error:
-            raise doubtful(error, f"{command.name.key!r} was taken") from error
+            raise doubtful(error, f"{command.name.key!r} was acquired") from error
         if old is not None and old.is_alone:
             yield from end(old.lease)
         return answer
@@ -285,29 +258,29 @@ class _Grant:
         renewal = Extend(command.name, {}, kv.created, lifetime=command.lifetime)
         proved = yield from Extension(operations.root, operations.leases, renewal).script()
         if not isinstance(proved, Snapshot):
-            raise OutcomeUnknown(f"{command.name.key!r} was taken and is gone already")
+            raise OutcomeUnknown(f"{command.name.key!r} was acquired and is already gone")
         return proved
 
 
 def _with_values(found: list[Json], revision: str) -> Operation[list[Json]]:
-    """Read the values of those keys of a range that can be records, as they stood; the others stay without."""
+    """Return keys of a range with the values, at a revision, of those that can be records."""
     items = {item["key"]: item for item in found}
     keys = [key for key in items if encoding.is_slot(key)]
     for first in range(0, len(keys), encoding.GETS_MAX):
         some = keys[first : first + encoding.GETS_MAX]
-        gets = [{"request_range": {"key": key, "revision": revision}} for key in some]
-        body = yield from ask(encoding.txn("List", [], gets, []))
+        gets = [encoding.get({"key": key}, revision=revision) for key in some]
+        body = yield from ask(encoding.txn("List", gets))
         for one in body["responses"]:
             for item in one["response_range"].get("kvs", ()):
                 items[item["key"]] = item
     return list(items.values())
 
 
-def _instead(what: str, gets: list[Json]) -> Operation[list[Json]]:
-    """Read what stands there after a transaction has failed: nothing was written, whatever becomes of the reading."""
+def _read_instead(what: str, gets: list[Json]) -> Operation[list[Json]]:
+    """Read what exists after a transaction has failed: nothing was written, even if the outcome of this is unknown."""
     try:
-        body = yield from ask(encoding.txn(what, [], gets, []))
+        body = yield from ask(encoding.txn(what, gets))
     except OutcomeUnknown as error:
-        raise StoreUnavailable(f"nothing was written, and what stands there could not be read: {error}") from error
+        raise StoreUnavailable(f"nothing was written, and what exists instead could not be read: {error}") from error
     responses: list[Json] = body["responses"]
     return responses

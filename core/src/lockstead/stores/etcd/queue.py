@@ -1,8 +1,8 @@
-"""Queues of waiters: places on a lease of the store's own, in the order of their create revisions.
+"""Queues of waiters: places on a lease of this store, its session, in the order of their create revisions.
 
 A request to take a place may arrive late, after its waiter has left. So it compares a guard, a key on the same lease,
-and a waiter that leaves after such a request changes the guard in the step that removes the place: what arrives later
-is refused. If the lease is gone, so are the place and all that is attached to it. Must not know connections.
+and a waiter that leaves after such a request changes the guard in the transaction that removes the place: a late
+request then fails. If the lease is gone, so are its places. Must not know connections.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from lockstead.protocol.record import number
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.etcd import encoding
 from lockstead.stores.etcd.encoding import Json, Kv, Root
-from lockstead.stores.etcd.errors import LeaseGone, each_answered
-from lockstead.stores.etcd.scripts import TURNS_MAX, Operation, ask, cleared, end, grant
+from lockstead.stores.etcd.errors import LeaseGone
+from lockstead.stores.etcd.scripts import ATTEMPTS_MAX, Operation, ask, cleared, end, grant, keep_alive
 from lockstead.stores.port import STANDINGS_MAX, Standing
 from lockstead.values import Name
 
 SESSION_TTL: Final = 10
-"""Seconds after which the places of a process that died are gone."""
+"""Seconds after which the places of a dead process end."""
 
 BEAT_EVERY: Final = 2.5
-"""Seconds after which somebody who waits renews the session's lease."""
+"""Seconds after which the session is renewed while there are waiters."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,8 +44,8 @@ class Session:
 class Place:
     """A waiter's place in the queue of a key: its create revision, None while it has none.
 
-    doubt: the session on which a request to take it may yet arrive. has_left: it must not be taken any more. is_asking:
-    a request for the lock is under way, which may end it; it must not be taken meanwhile.
+    doubt: the session on which a request to take it may still arrive. has_left: it must not be taken any more.
+    is_acquiring: a Create or Replace of the waiter is in flight, which may end it, so it must not be taken meanwhile.
     """
 
     key: str
@@ -53,7 +53,7 @@ class Place:
     created: str | None = None
     doubt: Session | None = None
     has_left: bool = False
-    is_asking: bool = False
+    is_acquiring: bool = False
 
     @property
     def id(self) -> tuple[str, str]:
@@ -62,8 +62,8 @@ class Place:
 
 
 @dataclass(slots=True)
-class Sight:
-    """What one look at a queue showed: whether the place is in it, who is ahead, the record, and at which revision."""
+class Observation:
+    """A queue as read at a revision: whether the place is in it, the key of the place ahead, and the record."""
 
     is_in_queue: bool
     ahead: str | None
@@ -85,69 +85,69 @@ class Queue:
     # --- what is known -------------------------------------------------------------------------------------------
 
     def find(self, key: str, waiter_id: str) -> Place | None:
-        """Return the place of a waiter, if this store took one for it."""
+        """Return the place of a waiter that queues in this store."""
         with self.lock:
             return self.places.get((key, waiter_id))
 
     def enter(self, key: str, waiter_id: str) -> Place:
-        """Return the place of a waiter, to be taken if it has none yet."""
+        """Return the place of a waiter; create it if there is none."""
         with self.lock:
             place = self.places.setdefault((key, waiter_id), Place(key, waiter_id))
-            place.is_asking = False
+            place.is_acquiring = False
             return place
 
     @contextmanager
-    def asking(self, key: str, waiter_id: str) -> Iterator[Place | None]:
-        """Return the place of a waiter that asks for the lock, if it has one: it is not taken meanwhile.
+    def acquiring(self, key: str, waiter_id: str) -> Iterator[Place | None]:
+        """Keep the place of a waiter, if there is one, from being taken while the waiter acquires the lock.
 
-        Nor after an unknown outcome, until it is entered again: the waiter may have been granted the lock.
+        After an unknown outcome too, until `enter` is called again: the lock may have been granted.
         """
         place = None
         with self.lock:
             if waiter_id and (place := self.places.get((key, waiter_id))) is not None:
-                place.is_asking = True
+                place.is_acquiring = True
         try:
             yield place
         except (StoreUnavailable, StoreRefused):
             if place is not None:
-                place.is_asking = False
+                place.is_acquiring = False
             raise
         if place is not None:
-            place.is_asking = False
+            place.is_acquiring = False
 
     def _begins_to_take(self, place: Place, session: Session) -> bool:
-        """Note that a request to take a place is under way from now on; False if it must not be taken."""
+        """Note that a request to take a place will be sent; return False if it must not be taken."""
         with self.lock:
-            if place.has_left or place.is_asking:
+            if place.has_left or place.is_acquiring:
                 return False
             place.doubt = session
             return True
 
     def note_place(self, key: str, waiter_id: str, created: str | None) -> Place:
-        """Correct what is known of a place by what was seen; that of a waiter that does not queue here is not kept."""
+        """Note the create revision of a place; that of a waiter that does not queue in this store is not kept."""
         with self.lock:
             place = self.places.get((key, waiter_id)) or Place(key, waiter_id)
             place.created = created
             return place
 
     def closing(self, place: Place | None) -> list[Json]:
-        """Return what must be done together with a place's end, so that it is not taken once more afterwards."""
+        """Return the operations that, together with removing a place, prevent a late request from taking it again."""
         if place is None or place.doubt is None:
             return []
         lease = place.doubt.lease
         return [encoding.put(self.root.session(lease), place.waiter_id, lease)]
 
     def granted(self, place: Place, revision: str) -> None:
-        """Forget a place that has ended in this revision."""
+        """Forget a place that was removed at this revision."""
         with self.lock:
-            # its waiter may have entered meanwhile, and must not take another
+            # the waiter may have entered again meanwhile; that place must not be taken either
             for one in {place, self.places.pop(place.id, place)}:
                 if one.doubt is not None:
                     one.doubt.guard = revision
                 one.doubt, one.created, one.has_left = None, None, True
 
     def forget(self) -> list[str]:
-        """Forget everybody; give the lease to end, if there is one."""
+        """Forget all places; return the lease to end, if there is one."""
         with self.lock:
             session, self.session = self.session, None
             places = list(self.places.values())
@@ -159,17 +159,16 @@ class Queue:
     # --- scripts -------------------------------------------------------------------------------------------------
 
     def beat(self) -> Operation[Session]:
-        """Return a session that lives: renewed if it is time, made if there is none."""
+        """Return the session, renewed if that is due, or a new one."""
         with self.lock:
             session = self.session
         now = boot_now()
         if session is not None and now - session.beaten_at < BEAT_EVERY:
             return session
         if session is not None:
-            request = encoding.keep_alive(session.lease)
-            response = yield request
-            if any(int(body.get("TTL", 0)) > 0 for body in each_answered(response, request)):
-                session.beaten_at = response.sent_at
+            beat = (yield from keep_alive(session.lease)).get(session.lease)
+            if beat is not None:
+                session.beaten_at = beat.sent_at
                 return session
             self._lost(session)
         made = yield from grant(SESSION_TTL)
@@ -188,54 +187,48 @@ class Queue:
                 self.session = None
 
     def check_session(self, place: Place | None) -> Operation[None]:
-        """After a lease was found gone: if it was the session's, nothing can arrive late on it any more."""
+        """Check the session after some lease was found gone: if it was the session's, no late request can succeed."""
         session = None if place is None else place.doubt
         if place is None or session is None:
             return
-        request = encoding.keep_alive(session.lease)
-        response = yield request
-        if not any(int(body.get("TTL", 0)) > 0 for body in each_answered(response, request)):
+        if not (yield from keep_alive(session.lease)):
             place.doubt = None
             self._lost(session)
 
     def take(self, place: Place) -> Operation[None]:
-        """Take a place if there is none yet; nothing if its waiter has left or asks for the lock meanwhile."""
-        for _ in range(TURNS_MAX):
-            session = yield from self.beat()
-            before = place.doubt
-            if not self._begins_to_take(place, session):
-                return
-            key, guard = self.root.place(place.key, place.waiter_id), self.root.session(session.lease)
-            expected = [
-                encoding.compared_key(key, "create_revision", "0"),
-                encoding.compared_key(guard, "mod_revision", session.guard),
-            ]
-            shows = [{"request_range": {"key": encoding.b64(one)}} for one in (key, guard)]
-            try:
-                body = yield from ask(
-                    encoding.txn("Queue", expected, [encoding.put(key, number(self.wall()), session.lease)], shows)
-                )
-            except StoreUnavailable:
-                place.doubt = before
-                raise
-            except LeaseGone:
-                place.doubt = before
-                self._lost(session)
-                continue
-            # what was in doubt before may still arrive: on the same session it finds the place, or the guard
+        """Try once to take a place; not if its waiter has left or is acquiring the lock. Raises StoreError."""
+        session = yield from self.beat()
+        before = place.doubt
+        if not self._begins_to_take(place, session):
+            return
+        key, guard = self.root.place(place.key, place.waiter_id), self.root.session(session.lease)
+        put = encoding.put(key, number(self.wall()), session.lease)
+        when = [
+            encoding.compared(encoding.at(key), "create_revision", "0"),
+            encoding.compared(encoding.at(guard), "mod_revision", session.guard),
+        ]
+        found = [encoding.get(encoding.at(one)) for one in (key, guard)]
+        try:
+            body = yield from ask(encoding.txn("Queue", [put], when=when, otherwise=found))
+        except StoreUnavailable:
             place.doubt = before
-            if body.get("succeeded"):
-                place.created = body["header"]["revision"]
-                return
-            mine, guards = (one["response_range"].get("kvs") for one in body["responses"])
-            session.guard = guards[0]["mod_revision"] if guards else "0"
-            if mine:
-                place.created = mine[0]["create_revision"]
-                return
-        raise StoreUnavailable(f"no place could be taken in the queue for {place.key!r}: it kept changing")
+            raise
+        except LeaseGone as error:
+            place.doubt = before
+            self._lost(session)
+            raise StoreUnavailable(f"the lease of the places is gone ({error}); nothing was written") from error
+        # an earlier request that is still in doubt finds the place, or another guard
+        place.doubt = before
+        if body.get("succeeded"):
+            place.created = body["header"]["revision"]
+            return
+        mine, guards = (one["response_range"].get("kvs") for one in body["responses"])
+        session.guard = guards[0]["mod_revision"] if guards else "0"
+        if mine:
+            place.created = mine[0]["create_revision"]
 
-    def look(self, name: Name, place: Place) -> Operation[Sight]:
-        """Look who is ahead, and at the record."""
+    def look(self, name: Name, place: Place) -> Operation[Observation]:
+        """Return who is ahead, and the record."""
         queue, mine = self.root.queue(place.key), self.root.place(place.key, place.waiter_id)
         ahead = {
             "limit": "1",
@@ -244,18 +237,15 @@ class Queue:
             "max_create_revision": str(int(place.created or "1") - 1),
             "keys_only": True,
         }
-        reads = [
-            {"key": encoding.b64(mine)},
-            encoding.get(queue, encoding.end_of(queue), **ahead),
-        ]
-        asked = [*({"request_range": one} for one in reads), *encoding.seeking(self.root.base(name))]
-        for _ in range(TURNS_MAX):
-            body = yield from ask(encoding.txn("Look", [], asked, []))
+        reads = [encoding.get(encoding.at(mine)), encoding.get(encoding.below(queue), **ahead)]
+        asked = [*reads, *encoding.seeking(self.root.base(name))]
+        for _ in range(ATTEMPTS_MAX):
+            body = yield from ask(encoding.txn("Look", asked))
             own, before = (one["response_range"].get("kvs") for one in body["responses"][: len(reads)])
             is_stray = bool(before) and before[0].get("lease", encoding.NO_LEASE) == encoding.NO_LEASE
             if not is_stray or not (yield from cleared(self.root, place.key)):
                 break
-        return Sight(
+        return Observation(
             is_in_queue=bool(own) and own[0]["create_revision"] == place.created,
             ahead=encoding.text(before[0]["key"]) if before else None,
             record=encoding.sought(body["responses"][len(reads) :]),
@@ -266,33 +256,33 @@ class Queue:
         """Return the first entries of a queue, in its order."""
         queue = self.root.queue(key)
         order = {"limit": str(STANDINGS_MAX), "sort_order": "ASCEND", "sort_target": "CREATE", "keys_only": True}
-        body = yield from ask(encoding.range_of("Range", queue, encoding.end_of(queue), **order))
+        body = yield from ask(encoding.range_of("Range", encoding.below(queue), **order))
         found = body.get("kvs", [])
-        # what is noted with a place is for people: it may be a giant, and hides nobody
+        # values are for display only; a huge one must not make the entries unreadable
         noted: dict[str, str] = {}
         with suppress(StoreError):
-            looks = [{"request_range": {"key": item["key"]}} for item in found if encoding.is_place(item)]
-            body = yield from ask(encoding.txn("Look", [], looks, []))
+            looks = [encoding.get({"key": item["key"]}) for item in found if encoding.is_place(item)]
+            body = yield from ask(encoding.txn("Look", looks))
             kept = [item for one in body.get("responses", ()) for item in one["response_range"].get("kvs", ())]
             noted = {item["key"]: item.get("value", "") for item in kept}
         return [encoding.standing(queue, item, noted.get(item["key"], "")) for item in found]
 
     def leave(self, key: str, waiter_id: str) -> Operation[None]:
-        """Give up a place, so that no request that is still under way brings it back."""
+        """Remove a place, so that no request in flight restores it."""
         with self.lock:
             place = self.places.get((key, waiter_id))
             if place is None:
                 return
             place.has_left = True
-        for _ in range(TURNS_MAX):
+        for _ in range(ATTEMPTS_MAX):
             closing = self.closing(place)
             try:
                 body = yield from ask(
-                    encoding.txn("Leave", [], [encoding.delete_key(self.root.place(key, waiter_id)), *closing], [])
+                    encoding.txn("Leave", [encoding.delete(encoding.at(self.root.place(key, waiter_id))), *closing])
                 )
             except LeaseGone:
                 yield from self.check_session(place)
                 continue
             self.granted(place, body["header"]["revision"])
             return
-        raise OutcomeUnknown(f"the place in the queue for {key!r} could not be given up")
+        raise OutcomeUnknown(f"the queue place for {key!r} could not be removed in {ATTEMPTS_MAX} attempts")

@@ -1,7 +1,7 @@
-"""How leases of the server are granted, renewed and ended: the parts that all scripts consist of.
+"""The parts of all scripts: reading a record, and granting, renewing and ending leases of the server.
 
-A script yields requests and is sent their answers; where there is none, a StoreError is thrown in. Must not know
-connections, nor what a record is for.
+A script yields requests and is sent their replies, or a StoreError is thrown in. Must not know connections, nor what a
+record is for.
 """
 
 from __future__ import annotations
@@ -21,108 +21,99 @@ from lockstead.values import Name
 
 T = TypeVar("T")
 Operation: TypeAlias = Script[Request, Response, T]
-"""Returns what one command, or one step of it, came to."""
+"""Returns the result of one command, or of one step of it."""
 
-TURNS_MAX: Final = 16
-"""Turns of one script. Each but the first is caused by a change that somebody else made."""
+ATTEMPTS_MAX: Final = 16
+"""Attempts of one script; each but the first is caused by a change from elsewhere."""
 
 STRAYS_MAX: Final = 60
-"""Keys of a queue that are looked at together: etcd takes 128 operations in a transaction."""
+"""Keys of a queue that are cleared together: etcd takes 128 operations in a transaction."""
 
 
 @frozen
 class Beat:
-    """A lease that was granted or renewed. ttl is what the server gave (seconds); sent_at is on the boot clock.
+    """A lease that was granted or renewed. ttl is what the server granted (seconds); sent_at is on the boot clock.
 
-    term is that of a KeepAlive's answer, which is to be proved; None where nothing is left to prove.
+    term is that of a KeepAlive's reply, which must be proved; None if there is nothing left to prove.
     """
 
     lease: str
     ttl: int
     sent_at: float
     term: str | None
-    is_alone: bool = False
 
     def is_proved(self, term: str) -> bool:
-        """Return whether an answer to what was sent afterwards proves that the lease was renewed.
+        """Return whether a reply to a later request proves that the lease was renewed.
 
-        An old leader that is cut off goes on renewing leases, while the new one counts from its election.
+        An old leader that is cut off continues to renew leases, but the new one counts them from its election.
         """
         return self.term is None or self.term == term
 
 
 def ask(request: Request) -> Operation[Json]:
-    """Yield one request and give the body of its answer. Raises StoreError or LeaseGone."""
+    """Yield a request and return the body of its reply. Raises StoreError or LeaseGone."""
     response = yield request
     return answered(response, request)
 
 
 def term_of(body: Json) -> str:
-    """Return the term under which an answer was given."""
+    """Return the raft term of a reply."""
     return str(body["header"].get("raft_term", ""))
 
 
 def look(root: Root, name: Name) -> Operation[tuple[Kv | None, str]]:
-    """Return a record as it stands, and the term in which it was read."""
-    body = yield from ask(encoding.txn("Range", [], encoding.seeking(root.base(name)), []))
+    """Return a record, and the term in which it was read."""
+    body = yield from ask(encoding.txn("Range", encoding.seeking(root.base(name))))
     return encoding.sought(body["responses"]), term_of(body)
 
 
 def cleared(root: Root, key: str) -> Operation[bool]:
-    """Delete what stands in the queue of a key without a lease: no place of ours, and it would stand there forever.
+    """Delete keys without a lease from a queue: they are not places of waiters, and would never end.
 
-    True if something was deleted, so that the queue is worth another look.
+    Return True if something was deleted, so that it is worthwhile to read the queue again.
     """
-    queue = root.queue(key)
-    body = yield from ask(
-        encoding.range_of("Range", queue, encoding.end_of(queue), limit=str(STRAYS_MAX), keys_only=True)
-    )
+    queue = encoding.below(root.queue(key))
+    body = yield from ask(encoding.range_of("Range", queue, limit=str(STRAYS_MAX), keys_only=True))
     strays = [item["key"] for item in body.get("kvs", ()) if item.get("lease", encoding.NO_LEASE) == encoding.NO_LEASE]
     if not strays:
         return False
-    same = [{"target": "LEASE", "result": "EQUAL", "key": stray, "lease": encoding.NO_LEASE} for stray in strays]
-    gone = [{"request_delete_range": {"key": stray}} for stray in strays]
-    deleted = yield from ask(encoding.txn("Clear", same, gone, []))
+    same = [encoding.compared({"key": stray}, "lease", encoding.NO_LEASE) for stray in strays]
+    gone = [encoding.delete({"key": stray}) for stray in strays]
+    deleted = yield from ask(encoding.txn("Clear", gone, when=same))
     return bool(deleted.get("succeeded"))
 
 
 def grant(ttl: int) -> Operation[Beat]:
-    """Get a new lease."""
+    """Return a new lease."""
     request = encoding.grant(ttl)
     response = yield request
     body = answered(response, request)
     return Beat(body["ID"], int(body["TTL"]), response.sent_at, None)
 
 
-def keep_alive(leases: Leases, lease: str, *, is_alone: bool = False) -> Operation[Beat | None]:
-    """Renew one lease; None if it is gone."""
-    request = encoding.keep_alive(lease)
+def keep_alive(*leases: str) -> Operation[dict[str, Beat]]:
+    """Renew leases by one request; return those that still exist."""
+    request = encoding.keep_alive(*leases)
     response = yield request
-    return beats_in(leases, request, response, {lease: is_alone}).get(lease)
-
-
-def beats_in(leases: Leases, request: Request, response: Response, asked: dict[str, bool]) -> dict[str, Beat]:
-    """Read the answers to a KeepAlive of several leases; what is gone is missing. asked: lease, and is it alone?"""
     beats = {}
     for body in each_answered(response, request):
         lease, ttl = str(body["ID"]), int(body.get("TTL", 0))
-        if ttl > 0 and lease in asked:
-            beats[lease] = Beat(lease, ttl, response.sent_at, term_of(body), asked[lease])
-        else:
-            leases.retire(lease)
+        if ttl > 0 and lease in leases:
+            beats[lease] = Beat(lease, ttl, response.sent_at, term_of(body))
     return beats
 
 
 def shared(leases: Leases, ttl: int) -> Operation[Beat]:
-    """Return the lease that records of this length hang on: granted if there is none, renewed if it is not fresh."""
+    """Return the lease that records of this length share: granted if there is none, renewed if it is not fresh."""
     now = boot_now()
     lease = leases.current(ttl, now)
     if lease is not None:
         if lease.is_fresh(now):
             return Beat(lease.id, lease.granted, lease.renewed_at, None)
-        beat = yield from keep_alive(leases, lease.id)
+        beat = (yield from keep_alive(lease.id)).get(lease.id)
         if beat is not None:
             return beat
+        leases.retire(lease.id)
     granted = yield from grant(ttl)
     made = Lease(granted.lease, ttl, granted.ttl, granted.sent_at)
     used = leases.granted(made)
@@ -133,16 +124,16 @@ def shared(leases: Leases, ttl: int) -> Operation[Beat]:
 
 
 def end(lease: str) -> Operation[None]:
-    """End a lease that carries nothing any more; if that fails, it runs out by itself."""
+    """End a lease that has no records; if that fails, it expires."""
     with suppress(StoreError, LeaseGone):
         yield from ask(encoding.revoke(lease))
 
 
 def lifetime(min_retention: float, beat: Beat) -> float | None:
-    """Return how long (seconds) the server lets a record live, if that is less than was asked; None if it is not."""
+    """Return the ttl (seconds) that the server granted, if it is shorter than requested; else None."""
     return None if beat.ttl >= min_retention else float(beat.ttl)
 
 
 def doubtful(error: StoreError, what: str) -> OutcomeUnknown:
-    """Put a failure that came after a write succeeded into words."""
+    """Return the error for a failure after a write that succeeded."""
     return OutcomeUnknown(f"{what}, and what had to follow failed: {error}")

@@ -1,7 +1,7 @@
-"""Watches of keys, many on one connection: the gateway's streams, read by one event loop.
+"""Watches of keys, many on one connection: streams of the gateway, read by one event loop.
 
-A stream is one request whose body asks for all of its watches, and whose answer does not end. New watches begin a new
-stream, which takes over those of smaller ones, each from the revision that it has seen last: so they take few
+A stream is one request whose body creates all of its watches, and whose reply does not end. New watches start a new
+stream, which takes over those of smaller ones, each from the revision after the last that it has seen: so they need few
 connections and miss nothing. Must not know who watches, nor for what.
 """
 
@@ -27,36 +27,36 @@ from lockstead.stores.etcd.members import Members
 LINE_BYTES_MAX: Final = 1 << 20
 
 BEGINS_WITHIN: Final = 5.0
-"""Seconds that a stream has to connect and to confirm its watches."""
+"""Seconds for connecting a stream and for the confirmation of its watches."""
 
 GATHERS: Final = 0.1
-"""Seconds between two new streams: what is asked for in between shares the second."""
+"""Seconds between two new streams; watches added in between share the second one."""
 
 YOUNG: Final = 10.0
-"""Seconds in which the watches of a stream are cheap to begin again: etcd reads all revisions in between."""
+"""Seconds for which the watches of a stream are cheap to start again: etcd reads all revisions since then."""
 
 STREAMS_MAX: Final = 32
 """Streams beyond which the smallest is taken over, however old."""
 
 KEEPS_ALIVE: Final = ((("TCP_KEEPIDLE", "TCP_KEEPALIVE"), 30), (("TCP_KEEPINTVL",), 10), (("TCP_KEEPCNT",), 3))
-"""A stream may be silent for hours: whether its peer is there, and the way to it, is for the system to ask."""
+"""A stream may be silent for hours, so TCP checks whether its peer can still be reached."""
 
 Span: TypeAlias = "tuple[str, str | None]"
-"""A key and the end of a range, None for the one key."""
+"""A key and the end of the range; None for only that key."""
 
 MALFORMED: Final = (h11.ProtocolError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 class Watch:
-    """What became of a key or range since a revision. Promises nothing more once it is broken.
+    """The changes of a key or range since a revision; none are received once it is broken.
 
-    has_changed is for its reader to reset. state is the revision of the last change, None if it was a deletion.
+    has_changed is reset by the reader. state is the revision of the last change, None if it was a deletion.
     """
 
     __slots__ = ("_waker", "has_changed", "is_broken", "revision", "span", "state")
 
     def __init__(self, span: Span, revision: int, waker: asyncio.Event) -> None:
-        """Waker is set at every change. revision is the first that counts."""
+        """Waker is set at every change. revision: the first one to report."""
         self.span = span
         self.revision = revision
         self.has_changed = self.is_broken = False
@@ -64,7 +64,7 @@ class Watch:
         self._waker = waker
 
     def received(self, revision: int, events: list[Json]) -> None:
-        """Note events, which came with the store's revision; none of them: there was no change up to it."""
+        """Note events received at a revision of the store; no events mean no change up to it."""
         if events:
             kept = [str(event["kv"]["mod_revision"]) for event in events if event.get("type") != "DELETE"]
             revision = max(int(event["kv"]["mod_revision"]) for event in events)
@@ -73,13 +73,13 @@ class Watch:
         self.revision = max(self.revision, revision + 1)
 
     def broke(self) -> None:
-        """Note that nothing more will come: closed, refused or compacted."""
+        """Note that nothing more will be received: closed, refused or compacted."""
         self.is_broken = True
         self._waker.set()
 
 
 class _Stream:
-    """One connection and its watches; live are those that somebody reads still."""
+    """One connection and its watches; live are those that still have a reader."""
 
     def __init__(self, watches: Iterable[Watch]) -> None:
         self.began_at = time.monotonic()
@@ -92,7 +92,7 @@ class _Stream:
         self._parser = h11.Connection(h11.CLIENT)
 
     async def run(self, members: Members) -> None:
-        """Watch until that ends, whatever the reason; then all live watches are broken."""
+        """Watch until the stream ends for any reason; then all live watches are broken."""
         ends_at = time.monotonic() + BEGINS_WITHIN
         try:
             connection = await self._connected(members)
