@@ -1,6 +1,6 @@
-"""Runs of the real command, each in a session of its own, with everything they leave behind killed at the end.
+"""Runs of the real command, each in its own session; everything they leave behind is killed at the end.
 
-Every process below a run carries a mark in its environment, wherever it goes: that is how a test finds what is alive.
+Every process below a run has a tag in its environment: that is how a test finds what is alive.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Run:
         return path
 
     def send(self, number: int) -> None:
-        """Signal `lockstead run` itself, and nobody else."""
+        """Signal `lockstead run` alone."""
         os.kill(self.pid, number)
 
     def outcome(self) -> tuple[int, str, str]:

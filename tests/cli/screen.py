@@ -32,7 +32,7 @@ def _terminal() -> tuple[int, int]:
 
 
 class Screen:
-    """A shell script at a terminal of its own."""
+    """A shell script in a terminal of its own."""
 
     def __init__(self, where: Path, script: str) -> None:
         self.master, slave = _terminal()

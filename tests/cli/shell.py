@@ -32,7 +32,7 @@ class Done:
         return json.loads(self.out)
 
     def fails(self, code: int, words: str, *, json: bool = False) -> None:
-        """Check that it failed with this code and one line on standard error; JSON, where asked for, repeats it."""
+        """Check that it failed with this code and one line on standard error; JSON, if requested, repeats it."""
         assert (self.code, self.err.count("\n")) == (code, 1), self
         assert self.err.startswith("lockstead: ")
         assert words in self.err
@@ -89,7 +89,7 @@ class Shell:
         return Done(process.returncode, out, err.replace(self.notice, "", 1) if self.notice else err)
 
     def hold(self, key: str = "apt", **settings: Any) -> str:
-        """Hold a lock from here, for half an hour that nobody renews, and give its ticket: quicker than a command."""
+        """Hold a lock for half an hour without renewals, and return its ticket: quicker than a command."""
         with self.client() as client:
             lease = client.lock(key, **{"ttl": "30m", **settings}).acquire(60)
             lease.sequencer()

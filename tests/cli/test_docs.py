@@ -1,4 +1,4 @@
-"""docs/command-line.md: its CI jobs run as they stand there, and it names every command, key and state."""
+"""docs/command-line.md: its CI jobs run as printed, and it names every command, key and state."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ GITHUB, GITLAB = job("In GitHub Actions"), job("In GitLab CI")
 
 
 FETCHES: Final = ("git", "pip", "pipx")
-"""What asks other machines: it only writes down what it was asked for."""
+"""Replaces a program that contacts other machines: it only writes down its arguments."""
 
 
 class Runner:
-    """Runs the steps of a job, each in a shell of its own, with what the page sets and what a CI machine does."""
+    """Runs the steps of a job, each in its own shell, with the settings of the page and of a CI machine."""
 
     def __init__(self, where: Path, set_by_the_page: dict[str, str]) -> None:
         self.where = where
@@ -143,7 +143,7 @@ def test_the_job_for_github_says_where_all_of_it_comes_from() -> None:
 
 
 def test_the_pages_say_for_how_long_it_is_kept_who_broke_what() -> None:
-    """Every other store keeps it forever; on these two no key stands without a ttl."""
+    """Every other store keeps it forever; on these two every key has a ttl."""
     redis, redlock = KEPT_BY_REDIS_MS // DAY_MS, KEPT_BY_REDLOCK_MS // DAY_MS
     assert f"for {redis} days on Redis, for {redlock} on Redlock, forever on the others" in PAGE
     assert f"| an audit entry | {redis} days |" in (DOCS / "stores/redis.md").read_text()

@@ -1,4 +1,4 @@
-"""What the doctor asks of any store catches the stores that the conformance suite is tested with."""
+"""The doctor's checks of any store find the faulty stores with which the conformance suite is tested."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_record_may_be_left_only_if_its_request_was_sent(error: StoreError) ->
 
 
 class AddsItsOwn(MemoryStore):
-    """A store whose server adds fields of its own to whatever is written."""
+    """A store whose server adds fields of its own to every write."""
 
     def perform(self, command: Command[Any], limit: float) -> Any:
         match command:

@@ -1,4 +1,4 @@
-"""`lockstead doctor` names what is wrong: each broken precondition by itself, real emulators, rights, settings."""
+"""`lockstead doctor` names what is wrong: each broken precondition alone, real emulators, rights, settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The help: every example in it works. The completion: the shells' own machinery gives the words. The start: quick."""
+"""The help: every example in it works. The completion: the shells' own machinery returns the words. The start:
+quick."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def examples_in(text: str) -> list[str]:
 EXAMPLES = [(name, line) for name in sorted(cli.commands) for line in examples(name)]
 
 HELD = 'ticket=$(lockstead acquire "$url" 2>/dev/null); echo "$ticket" > ticket; '
-"""What has to be so before an example: here that somebody holds the lock, and that the ticket is at hand."""
+"""The state before an example: here a lock that another process holds, and its ticket."""
 
 BEFORE = {"renew": HELD, "release": HELD, "break": HELD}
 

@@ -1,4 +1,4 @@
-"""What `lockstead run` gives to its command, and how it ends."""
+"""What `lockstead run` passes to its command, and how it ends."""
 
 from __future__ import annotations
 

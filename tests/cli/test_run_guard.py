@@ -37,7 +37,7 @@ def stubborn(runs: Runs, *options: str) -> Run:
 
 
 def next_one(lock: lockstead.Lock, run: Run) -> None:
-    """Get the lock as the next contender, and find nobody of the section alive at that instant."""
+    """Acquire the lock as the next contender, and check that no process of the section is alive at that instant."""
     lease = lock.acquire(timeout=30)
     try:
         assert run.section() == []

@@ -155,7 +155,7 @@ def test_a_ticket_that_cannot_be_printed_leaves_no_lock_behind(files: Shell, to:
 
 
 def is_writing(pid: int) -> bool:
-    """Whether a process stands in a write to its standard output; where the kernel does not say, wait a while."""
+    """Return whether a process is in a write to its standard output; wait a while if the kernel does not say."""
     try:
         number, first, *_ = (*Path(f"/proc/{pid}/syscall").read_text().split(), "")
     except OSError:
@@ -165,7 +165,7 @@ def is_writing(pid: int) -> bool:
 
 
 def test_h18_a_signal_during_printing_releases_the_lock(files: Shell) -> None:
-    """Whoever sees the exit code of a signal takes the lock for not held, even if the ticket was printed."""
+    """A caller that sees the exit code of a signal considers the lock not held, even if the ticket was printed."""
     reads, writes = os.pipe()
     os.set_blocking(writes, False)
     filled = 0
@@ -322,7 +322,8 @@ def test_h27_75_release_waits_for_members_or_lets_it_expire(files: Shell) -> Non
 
 @pytest.mark.parametrize("command", ["renew", "release"])
 def test_a_ticket_does_not_choose_the_server_that_is_asked(files: Shell, command: str) -> None:
-    """Whoever forges one would be sent the credentials of this environment: its store is compared, never opened."""
+    """A forged ticket would send the credentials of this environment to its server: its store is compared, never
+    opened."""
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         stranger.setblocking(False)
         port = stranger.getsockname()[1]

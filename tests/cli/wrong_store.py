@@ -1,6 +1,6 @@
-"""A Cloud Storage that is wrong in exactly one way: a proxy before a healthy server, which bends requests or answers.
+"""A faulty Cloud Storage: a proxy in front of a healthy server, which changes requests or responses in one way.
 
-Each way is a class of its own. What it does not bend passes as it is, so that a test can name all that must be found.
+Each way is a class. All else passes unchanged, so that a test can name all that must be found.
 """
 
 from __future__ import annotations
@@ -117,14 +117,14 @@ class Hasty(Wrong):
 
 
 class Replacing(Wrong):
-    """Replaces all metadata where a PATCH has to merge them."""
+    """Replaces all metadata instead of merging those of a PATCH."""
 
     def bend(self, asked: Asked) -> Asked | Said:
         return replace(asked, method="PUT") if asked.method == "PATCH" else asked
 
 
 class Nullproof(Wrong):
-    """Keeps a metadata key that a PATCH gives as null."""
+    """Keeps a metadata key that is null in a PATCH."""
 
     def bend(self, asked: Asked) -> Asked | Said:
         if asked.method != "PATCH":
@@ -166,7 +166,7 @@ class Uncounted(Twisted):
 
 
 class Recurring(Twisted):
-    """Gives every object the generation 7."""
+    """Returns generation 7 for every object."""
 
     def shown(self, resource: dict[str, Any]) -> dict[str, Any]:
         return {**resource, "generation": "7"}
@@ -187,7 +187,7 @@ class Mumbling(Wrong):
 
 
 class Shrugging(Wrong):
-    """Says nothing of what is not found."""
+    """Does not report missing objects."""
 
     def twist(self, asked: Asked, said: Said) -> Said:
         return replace(said, body=b"") if said.status == 404 and asked.is_on_object else said

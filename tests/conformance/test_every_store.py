@@ -1,6 +1,6 @@
 """Every store keeps the contract of a store, and none is left out.
 
-Each has a file of its own beside this one, with its suites in a table CONFORMING: suite to class of the store.
+Each has a file beside this one, with its suites in a table CONFORMING: suite to class of the store.
 """
 
 from __future__ import annotations

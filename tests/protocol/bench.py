@@ -63,7 +63,7 @@ class Session:
         return self
 
     def late(self, after: float = 1.0) -> Command[Any]:
-        """The request is under way when its sender gives up; give it, to be performed whenever it arrives."""
+        """The request is in flight when its sender gives up; return it, to be performed whenever it arrives."""
         command: Command[Any] = self.command
         self.bench.now += after
         self._advance(lambda: self.script.throw(OutcomeUnknown("no answer in time")))
@@ -120,7 +120,7 @@ class Bench:
     def context(
         self, observations: ObservationCache | None = None, settings: Settings | None = None
     ) -> ProtocolContext:
-        """ProtocolContext of a client of its own, unless a book is shared."""
+        """Return the ProtocolContext of a new client, unless an observation cache is shared."""
         return ProtocolContext(
             self.traits, settings or self.settings, ObservationCache() if observations is None else observations
         )
@@ -154,13 +154,13 @@ class Bench:
         )
 
     def granted(self, holder: str, context: ProtocolContext | None = None, **fields: Any) -> Grant:
-        """Somebody takes the free lock."""
+        """Acquire the free lock."""
         grant = self.asking(self.want(holder, **fields), context).run()
         assert isinstance(grant, Grant)
         return grant
 
     def joined(self, lease: LeaseId, nonce: str, context: ProtocolContext | None = None) -> Attached:
-        """Somebody attaches."""
+        """Attach a member."""
         member = self.attaching(lease, nonce, context).run()
         assert isinstance(member, Attached)
         return member
@@ -173,7 +173,7 @@ class Bench:
         return LeaseState(grant.lease, self.settings, grant.deadline, grant.sent_at, **fields)
 
     def standing(self) -> Entry | None:
-        """What stands under the lock's name."""
+        """Return the record under the lock's name."""
         return self.store.entries.get(APT)
 
     @property

@@ -1,6 +1,6 @@
-"""Asking for a lock: what ends in no grant, what is left unsettled, and what who waits is told.
+"""Acquiring a lock: failures, unsettled outcomes, and what a waiter is told.
 
-Each of these fails with one small change of `acquire` that no other test of the protocol sees.
+Each of these fails with one small change of `acquire` that no other test of the protocol detects.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ALMOST_OVER = 8.5
 
 
 def taking_over(bench: Bench, want: AcquireRequest | str = "b", **more: Any) -> Session:
-    """Somebody is about to take over the record of a holder that stopped."""
+    """Prepare to take over the record of a holder that stopped."""
     lease = bench.granted("a").lease
     bench.store.perform(Extend(APT, {"ended": "1"}, lease.incarnation))
     session = bench.asking(want, **more).commit().commit()
@@ -35,7 +35,7 @@ def taking_over(bench: Bench, want: AcquireRequest | str = "b", **more: Any) -> 
 
 
 def heir(bench: Bench) -> AcquireRequest:
-    """Return the wish of a new process of the owner `pub`, who reclaims."""
+    """Return the request of a new process of the owner `pub`, which reclaims."""
     return bench.want("a2", owner="pub", reclaim=True)
 
 

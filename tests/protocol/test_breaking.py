@@ -1,4 +1,4 @@
-"""What an operator sees and breaks, what a break leaves behind, and what is said of it."""
+"""What an operator sees and breaks, what a break leaves behind, and what is reported of it."""
 
 from __future__ import annotations
 

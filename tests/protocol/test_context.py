@@ -1,4 +1,4 @@
-"""What conversations are held under: how long a drain takes, when a change is asked for again, what a look proves."""
+"""The context of scripts: how long a drain takes, when a write is repeated, what a read proves."""
 
 from __future__ import annotations
 

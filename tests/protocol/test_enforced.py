@@ -1,7 +1,7 @@
-"""Where the server itself drops what is not renewed: whose deadline counts from what, and who judges (nobody).
+"""Where the server itself removes unrenewed records: whose deadline counts from what, and that no client judges.
 
-Rule 6: a deadline counts from the send of the last request that renewed this record's life. Rule 15: what was renewed
-may be a lease that the record hangs on, and the server may have granted less than was asked.
+Rule 6: a deadline counts from the send of the last request that renewed this record. Rule 15: what was renewed may
+be a server's lease to which the record is attached, and the server may have granted less than requested.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """One directed scenario, or more, for every hazard that needs no particular server and no real process.
 
-H13, H19, H21 to H23, H25, H26 and H29 need a fork, a signal, a server or a driver: their scenarios stand with these.
+H13, H19, H21 to H23, H25, H26 and H29 need a fork, a signal, a server or a driver: their scenarios are in other
+files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The keeper's step, by itself: what it decides at an instant, and what an answer changes."""
+"""The keeper's step: what it decides at an instant, and what an answer changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store takes so many changes of one record: what was turned away is asked for again, later and not forever."""
+"""A store limits the changes of one record: a rejected write is repeated later, but not forever."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACED = replace(DATED, pace=1.0)
 
 
 def turned_away(session: Session) -> Session:
-    """The store answers 429: not applied, which nobody can know."""
+    """The store answers 429: not applied, which the client cannot know."""
     session.late(0.01)
     return session
 
@@ -104,7 +104,7 @@ def test_a_free_key_that_turns_writes_away_is_waited_for_and_not_asked_in_a_voll
 
 
 def test_one_try_for_a_free_key_that_turns_writes_away_says_that_nobody_knows() -> None:
-    """None would say that somebody else holds it."""
+    """None would mean that another client holds it."""
     bench = Bench(PACED)
     session = bench.asking(bench.want("a"), tries_once=True)
     assert pauses_until_it_raises(session) == [0.1, 0.5, 1.0]

@@ -1,4 +1,4 @@
-"""H32: an unclean end reaches the next holder who works, whoever took the lock in between and never worked under it."""
+"""H32: an unclean end reaches the next holder that works, even if others acquired in between and never worked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVERY = pytest.mark.parametrize("traits", [SHARED, DATED, NONE, EXPIRING], ids=l
 
 
 def broken(bench: Bench, holder: str = "a") -> PreviousLease:
-    """A holder is cut off by an operator; give what the next one has to be told, on any kind of store."""
+    """A holder is cut off by an operator; return what the next one must be told, on any kind of store."""
     bench.granted(holder)
     cut = break_lease(APT, Revocation("somebody", "a test"), bench.context(), now=True, incarnation=None, salt="s")
     assert bench.session(cut).run().removed

@@ -1,4 +1,4 @@
-"""Records are flat maps of text: what is written is read, what is unknown is kept, what is damaged is refused."""
+"""Records are flat maps of text: they are read as written, unknown fields are kept, damaged ones are refused."""
 
 from __future__ import annotations
 

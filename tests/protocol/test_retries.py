@@ -1,4 +1,4 @@
-"""Who asks once and not in rounds, as the keeper does, is not thrown out by one answer that the store is busy."""
+"""A single request, such as the keeper's, is not ended by one answer that the store is busy."""
 
 from __future__ import annotations
 

@@ -322,7 +322,7 @@ def test_rule_04_an_answer_that_does_not_show_closing_lets_nobody_list() -> None
 def test_rule_04_where_incarnations_are_counted_anew_nobody_gives_back_the_lease_of_another_holder(
     by_ticket: bool,
 ) -> None:
-    """A store that was emptied may count from the start again: what stands there then bears the incarnation of ours."""
+    """A store that was emptied may count from the start again: the record there then has the incarnation of ours."""
     bench = Bench()
     other = bench.granted("b").lease
     ours = LeaseId(APT, "a", other.incarnation, other.ttl)

@@ -1,4 +1,4 @@
-"""The keeper's plan: nobody is forgotten, nobody is due early, and it stays small."""
+"""The keeper's schedule: no lease is forgotten or due early, and it stays small."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.runtime.keeping import Alone, Told
 
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
-    """Return a file of its own."""
+    """Return the URL of a new file."""
     return f"sqlite:///{tmp_path}/locks.db"
 
 
@@ -37,7 +37,7 @@ def shared_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def told() -> Iterator[Told]:
-    """Return a keeper by itself, and close it."""
+    """Return a keeper without an engine, and close it."""
     one = Told()
     yield one
     one.keeper.close()

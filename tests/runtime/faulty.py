@@ -108,7 +108,7 @@ SLOW: Any = None
 
 
 class SetClock:
-    """A clock that stands still until it is set."""
+    """A clock that does not advance until it is set."""
 
     def __init__(self) -> None:
         self.at = 1000.0

@@ -18,7 +18,7 @@ OnTurn = Callable[[bool], None]
 
 @dataclass
 class Queues:
-    """The waiters of each record, in their order, with the store that took the place and whom it calls."""
+    """The waiters of each record, in order, with the store that enqueued them and their callback."""
 
     waiters: dict[Name, dict[str, MemoryStore]] = field(default_factory=dict)
     on_turn: dict[tuple[Name, str], OnTurn] = field(default_factory=dict)

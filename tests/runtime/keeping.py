@@ -1,4 +1,4 @@
-"""A keeper by itself, on a clock that stands still, and what stands in for the threads of its crew."""
+"""A keeper without an engine, on a clock that does not advance, and replacements of its worker threads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def asked(*commands: Any) -> Script[list[Any]]:
 
 
 def decided(keeper: Keeper) -> list[Any]:
-    """Return what a round decides, which nobody carries out."""
+    """Return the actions of a round, which are not performed."""
     actions: list[Any] = []
     with keeper._lock:
         keeper._decide(actions)

@@ -1,4 +1,4 @@
-"""A waiter whose event loop was closed under it holds up nobody, and nothing refers to it for ever."""
+"""A waiter whose event loop was closed blocks no other waiter, and nothing refers to it forever."""
 
 from __future__ import annotations
 

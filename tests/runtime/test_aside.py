@@ -1,4 +1,4 @@
-"""How a task awaits what runs in a thread, and what becomes of that once nobody awaits it any more."""
+"""How a task awaits a call in a thread, and what happens to the call when it is no longer awaited."""
 
 from __future__ import annotations
 

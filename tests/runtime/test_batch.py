@@ -1,4 +1,4 @@
-"""Several locks as one wish: what is free now, the rest later, or all or nothing; and nobody waits forever."""
+"""Several locks at once: what is free now, the rest later, or all or nothing; and none waits forever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renewals in batches: many leases in few requests, and nobody's trouble is another's."""
+"""Renewals in batches: many leases in few requests, and a failure of one does not affect another."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Batching(Faulty):
 
     @property
     def keys(self) -> list[list[str]]:
-        """Which keys were asked for together."""
+        """The keys of each batch."""
         return [sorted(command.name.key for command in batch) for batch in self.batches]  # type: ignore[attr-defined]
 
 

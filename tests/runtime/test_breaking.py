@@ -1,4 +1,4 @@
-"""Taking a lock from somebody: reclaim, break, the lock-delay, and what the victim and the audit are told."""
+"""Taking a lock from its holder: reclaim, break, the lock-delay, and what the holder and the audit log are told."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_section_that_ended_before_it_noticed_its_revocation_ended_cleanly(cli
 def test_whoever_comes_after_a_member_that_noticed_the_revocation_finds_it(
     client: Client, other: Client, now: bool
 ) -> None:
-    """The owner gives the lease back by its ticket, and has noticed nothing."""
+    """The owner releases the lease by its ticket, and has noticed nothing."""
     ticket = other.lock("apt", ttl=3, owner="nightly").acquire().detach()
     member = client.lock("apt").attach(ticket)
     client.lock("apt").break_lease(reason="a test", now=now)

@@ -1,4 +1,4 @@
-"""Which line of code is named as the one that asked for a lock, and what is put right in a forked child."""
+"""Which line of code is named as the one that acquired a lock, and what is repaired in a forked child."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_backtrace_names_every_caller_the_innermost_first() -> None:
 
 
 class Inherited:
-    """Something that has to be put right in a child, and may fail in it."""
+    """State that must be repaired in a child, and may fail there."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error

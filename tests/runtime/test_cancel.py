@@ -1,4 +1,4 @@
-"""How a task is cancelled for the sake of a lease, and what is left of that once its block is over: step by step."""
+"""How a task is cancelled because of a lost lease, and what is left of that after its block: step by step."""
 
 from __future__ import annotations
 

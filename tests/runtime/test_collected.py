@@ -34,7 +34,7 @@ class Garbage:
 
 
 class LeavesAtEnd:
-    """What gives its lease back in its finalizer."""
+    """Releases its lease in its finalizer."""
 
     def __init__(self, lease: lockstead.Lease) -> None:
         self.lease = lease
@@ -61,7 +61,7 @@ class Collects:
 
 
 class CollectsInKeeper(SystemClock):
-    """A clock that collects when the thread that keeps time reads it, once it is told to."""
+    """A clock that starts a garbage collection when the timing thread reads it, once it is told to."""
 
     is_due = False
 
@@ -92,7 +92,7 @@ def told() -> list[LockEvent]:
 
 
 def in_time(engine: Engine, work: Callable[[], object]) -> None:
-    """Do it in a thread, and fail if it does not end. Nothing at the end of the process waits for what stands still."""
+    """Call it in a thread, and fail if it does not end. The end of the process does not wait for a blocked thread."""
     failures: list[BaseException] = []
 
     def do() -> None:
@@ -341,7 +341,7 @@ def test_a_release_from_within_the_client_is_done_at_the_latest_when_the_client_
 
 
 def test_a_listener_or_a_callback_is_no_code_of_ours(store: Faulty) -> None:
-    """What it gives back is given back when the call returns."""
+    """What it releases is released when the call returns."""
     said: list[bool] = []
     with Client(store, listener=lambda _event: said.append(is_inside())) as client:
         lease = client.lock("gen", ttl=60).acquire()

@@ -1,4 +1,4 @@
-"""What the engine keeps in mind and puts into words, by a clock that stands still and with nobody in its crew."""
+"""The engine's bookkeeping and messages, with a clock that does not advance and without worker threads."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class Queueing(Faulty):
             raise StoreUnavailable("silent")
 
     def enqueue(self, *_: object) -> None:
-        """Nobody waits here."""
+        """Raise an error: there are no waiters here."""
 
     def subscribe(self, *_: object) -> None:
-        """Nobody waits here."""
+        """Raise an error: there are no waiters here."""
 
 
 def test_a_duration_is_said_as_a_person_would() -> None:
@@ -376,7 +376,7 @@ class Waited:
         return False
 
     def ring(self) -> None:
-        """Nobody sleeps."""
+        """Do nothing."""
 
 
 def test_who_stands_in_line_looks_now_and_then_until_it_is_first_or_its_time_is_over(alone: Alone) -> None:

@@ -1,4 +1,4 @@
-"""What is thrown into another thread and when; that it freezes no process, and leaves the collector as it was."""
+"""What is thrown into another thread and when; it freezes no process, and leaves the garbage collector unchanged."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ os._exit(0)
 
 
 def test_a_collection_while_a_thread_is_interrupted_freezes_no_process() -> None:
-    """Up to Python 3.11 the interpreter itself stands still for good, if it collects while it gives all frames."""
+    """Up to Python 3.11 the interpreter itself hangs if it collects while it returns all frames."""
     with Child(INTERRUPTS_AMID_COLLECTIONS, "memory:") as child:
         assert child.end() == 0, "the process was frozen, or failed"
 

@@ -129,7 +129,7 @@ def test_h03_a_grant_whose_answer_was_lost_is_adopted() -> None:
 
 def test_h28_a_request_that_commits_after_its_acquisition_was_given_up_is_swept() -> None:
     class Late(Faulty):
-        """Gives no answer, and applies the first Create only when it is told to."""
+        """Sends no reply, and applies the first Create only when it is told to."""
 
         pending: Command[Any] | None = None
         is_silent = True
@@ -168,7 +168,7 @@ def test_h28_a_request_that_commits_many_request_limits_later_is_swept() -> None
 
 @pytest.mark.parametrize("how", ["cancelled", "timed out"])
 def test_h18_h28_what_a_forgotten_call_of_a_cancelled_task_writes_is_taken_back_as_soon_as_it_ends(how: str) -> None:
-    """A store without an awaiting side is asked in a thread, which goes on though nobody awaits it any more."""
+    """A store without an awaiting side is called in a thread, which continues after the await was cancelled."""
     store = Faulty()
     landing, lands = threading.Event(), threading.Event()
 
@@ -478,7 +478,7 @@ class Cancels(Faulty):
 
 
 class CancelsAwaiting(Cancels):
-    """The same for a store with an awaiting side of its own."""
+    """The same for a store with its own awaiting side."""
 
     async def aperform(self, command: Command[Any], limit: float) -> Any:
         self.number += 1
@@ -499,7 +499,7 @@ class CancelsAwaiting(Cancels):
 def test_h18_a_task_cancelled_at_every_command_leaves_nothing_behind(
     at: int, applied: bool, kind: type[Cancels]
 ) -> None:
-    """Waits behind a holder, gets the lock, draws its token, gives it back: cancelled at each of these commands."""
+    """Waits behind a holder, acquires the lock, draws its token, releases: cancelled at each of these commands."""
     store = kind(at, applied=applied)
 
     async def use() -> None:
@@ -553,7 +553,7 @@ def test_h18_a_client_that_is_closed_at_once_still_takes_back_what_was_given_up(
 
 
 def test_h27_a_lease_that_was_shared_is_never_swept_from_under_its_members() -> None:
-    """The acquisition had an unknown outcome, so somebody looks once more: but a member lives there."""
+    """The acquisition had an unknown outcome, so another look follows: but a member still uses the record."""
     store = Faulty()
 
     def lose_first(command: object) -> None:
@@ -575,7 +575,7 @@ def test_h27_a_lease_that_was_shared_is_never_swept_from_under_its_members() -> 
 
 
 def test_h06_the_clock_alone_ends_a_lease_and_touches_nothing() -> None:
-    """What the process itself would see after a pause, with nobody having told it anything."""
+    """What the process itself would see after a pause, without any notification."""
 
     class Jumps:
         offset = 0.0

@@ -767,14 +767,14 @@ def test_a_wait_that_begins_as_the_lease_is_lost_is_interrupted_too() -> None:
 
 
 class Temporary:
-    """Something of somebody else's that takes a while to be finalized."""
+    """An object of another library that takes a while to be finalized."""
 
     def __del__(self) -> None:
         sleep_busily(0.001)
 
 
 class Watched:
-    """Something whose end calls somebody back."""
+    """An object whose finalizer calls back."""
 
 
 def sleep_busily(seconds: float) -> None:
@@ -842,7 +842,7 @@ def test_a_signal_that_comes_while_another_one_is_handled_interrupts_nothing(
 def test_a_loss_that_was_never_raised_in_time_is_raised_once_when_a_guard_within_is_left(
     is_main: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever insists finds the thread in an exit of ours every time: here nobody insists at all."""
+    """A retry finds the thread in one of our exits every time: here there is no retry at all."""
     monkeypatch.setattr(interrupt, "_interrupt_until_left", lambda *_: None)
     rounds: list[int] = []
     seen: list[Any] = []

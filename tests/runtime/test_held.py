@@ -1,4 +1,4 @@
-"""What a lease says of itself and how it is left, by a clock that stands still: nothing is sent to a store."""
+"""What a lease reports and how it is released, with a clock that does not advance: no request is sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.runtime.keeping import Alone
 
 
 class Held(HeldLease):
-    """A lease that was just granted, and what is looked for once it is given back."""
+    """A lease that was just granted, and what is checked after its release."""
 
     def __init__(self, alone: Alone, token: int | None = 7) -> None:
         kept = alone.granted(alone.want(), token)

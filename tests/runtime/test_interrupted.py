@@ -111,7 +111,7 @@ def test_h34_an_interrupt_leaves_no_lock_of_the_engine_held_and_no_lease_that_go
 
 
 def test_h34_interrupts_at_random_places_tear_no_clean_up_and_leave_nothing_behind() -> None:
-    """A sample of `make soak`, which raises if a lock stays held, a thread stands or an interrupt leaves its block."""
+    """A sample of `make soak`, which raises if a lock stays held, a thread stays or an interrupt leaves its block."""
     seen = soak(losses=60, interrupts=200, seed=18)
     assert (seen["torn"], seen["tasks"], seen["Ctrl-C"]) == (0, 20, 200)
     assert sum(seen[kind] for kind in KINDS) == 40

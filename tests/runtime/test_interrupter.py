@@ -1,4 +1,4 @@
-"""What an interrupter does when it is fired, step by step: nobody insists in a thread, the test does it itself."""
+"""What an interrupter does when it is fired, step by step: the test itself plays the thread that retries."""
 
 from __future__ import annotations
 

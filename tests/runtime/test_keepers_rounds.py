@@ -359,7 +359,7 @@ def test_where_no_teller_can_be_had_the_listener_is_called_outside_the_lock(stil
 
 
 class Slept:
-    """The bell of the timing thread: it notes what is asked of it, and what happens while that sleeps."""
+    """The waker of the timing thread: it records its calls, and what happens while that thread sleeps."""
 
     def __init__(self, happens: Callable[[], object]) -> None:
         self.happens = happens

@@ -1,4 +1,4 @@
-"""What a keeper answers to each of its callers, by a clock that stands still: no renewal is due, no lease runs out."""
+"""What a keeper answers to each of its callers, with a clock that does not advance: nothing is due, nothing expires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits in one process: in the order they came, asking the store like one, writing nothing (H14, H15)."""
+"""The waiters of one process: in order of arrival, with one of them sending requests, and no writes (H14, H15)."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_a_waiter_whose_event_loop_has_ended_keeps_nobody_waiting(is_closed: boo
 
 
 def test_a_waiter_whose_event_loop_stands_still_keeps_its_place() -> None:
-    """Who came behind it asks meanwhile, and is passed once the loop runs again."""
+    """The one behind it sends requests meanwhile, and is passed once the loop runs again."""
     lines, behind, loop = LocalQueue(), ThreadWaker(), asyncio.new_event_loop()
 
     async def enter() -> AsyncWaker:

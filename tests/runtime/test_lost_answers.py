@@ -1,4 +1,4 @@
-"""Who gets no answer asks again at its pace, even where its own requests change what it watches."""
+"""A waiter without an answer repeats at its interval, even if its own requests change what it watches."""
 
 from __future__ import annotations
 

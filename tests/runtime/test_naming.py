@@ -1,4 +1,4 @@
-"""What can be done with the name of a lock, and what is refused when it is written down and not when it is used."""
+"""What can be done with the name of a lock, and what is refused when it is created, not when it is used."""
 
 from __future__ import annotations
 

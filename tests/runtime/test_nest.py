@@ -1,4 +1,4 @@
-"""Which guarded block is interrupted, and who of a process's waiters asks: both decided without a thread or a store."""
+"""Which guarded block is interrupted, and which waiter of a process sends requests: without a thread or a store."""
 
 from __future__ import annotations
 

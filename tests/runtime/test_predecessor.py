@@ -1,4 +1,4 @@
-"""H32: who stopped in the middle is told to the next holder who works, whatever became of those in between."""
+"""H32: an unclean end is reported to the next holder that works, whatever happened to those in between."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def store() -> Faulty:
 
 @pytest.fixture
 def cut_off(store: Faulty) -> Iterator[PreviousLease]:
-    """Somebody is cut off while he holds `a`; give what the next holder who works has to be told."""
+    """Cut a holder of `a` off; return what the next holder that works must be told."""
     with Client(store.beside(), listener=quiet) as other:
         lease = other.lock("a", owner="cut off").acquire()
         other.lock("a").break_lease(reason="it hangs", now=True)

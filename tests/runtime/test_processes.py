@@ -119,7 +119,7 @@ def test_h01_the_lock_of_a_killed_process_is_taken_over_after_its_ttl(sqlite_url
 
 
 def test_h29_a_worker_notices_that_it_works_under_a_lease_that_nobody_holds_any_more(sqlite_url: str) -> None:
-    """The owner is killed and its lock broken by an operator; its worker lives on."""
+    """The owner is killed and its lock broken by an operator; its worker continues."""
     script = """
     lock = lockstead.Lock(URL + "#apt", ttl=2)
     lease = lock.acquire()

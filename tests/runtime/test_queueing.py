@@ -1,4 +1,4 @@
-"""A store that keeps a queue: who is granted stands in line no more, and whose turn it is asks without a look."""
+"""A store with a queue: a holder leaves the queue, and the first waiter acquires without reading first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A place in a store's queue: taken by who waits, and given up by whoever stops waiting, however he stops."""
+"""A place in a store's queue: taken by a waiter, and removed when it stops waiting, however it stops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUICK: dict[str, Any] = {"ttl": 30, "request_timeout": 0.5, "backoff_min": 0.01,
 
 
 class Queueing(Faulty):
-    """A store that grants in the order of asking. left: every waiter_id who gave up a place, as often as he did."""
+    """A store that grants in order of arrival. left: every waiter_id whose place was removed, once for each removal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Queueing(Faulty):
 
 @pytest.fixture
 def held() -> Any:
-    """Return a store on which somebody else holds `apt`."""
+    """Return a store on which another client holds `apt`."""
     store = Queueing()
     with Client(store, listener=quiet) as client:
         lease = client.lock("apt", **QUICK, owner="holder").acquire()

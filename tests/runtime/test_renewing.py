@@ -1,4 +1,4 @@
-"""A lease that its holder renews at a word of its own, before something that nothing can interrupt."""
+"""A lease that its holder renews explicitly, before something that cannot be interrupted."""
 
 from __future__ import annotations
 

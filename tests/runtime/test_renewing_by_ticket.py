@@ -1,4 +1,4 @@
-"""A lease that nobody keeps, renewed from its ticket: exactly that incarnation, or a loss with its reason."""
+"""A lease without a keeper, renewed by its ticket: exactly that incarnation, or a loss with its reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a script is driven: what its requests may take, what it is told of their times, and what it is thrown."""
+"""How a script is driven: the limits of its requests, the times it gets, and the errors thrown into it."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_nobody_sleeps_past_the_instant_at_which_the_record_can_be_over() -> Non
 
 
 class Together(Faulty):
-    """A store that is asked in batches; answers or raises what it is told to."""
+    """A store that is called in batches; answers or raises what it is told to."""
 
     def __init__(self, said: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Who left a lock unclean is named to all who come after, though one of them was refused for it and gave it back so."""
+"""The holder that ended uncleanly is named to all later ones, even if one of them was refused for it and released."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def url(shared_url: str) -> str:
 
 
 def left_unclean(url: str) -> None:
-    """Let somebody lose the lock to an operator."""
+    """Have the lock broken by an operator."""
     lease = Lock(url, owner="somebody/else").acquire()
     assert Lock(url).break_lease(reason="it hangs", now=True) is not None
     del lease
 
 
 def refused(url: str, owner: str) -> unclean.Unclean | None:
-    """Take a lock, and give it back as unclean if it was; who it was, by what is told."""
+    """Acquire a lock, and release it as unclean if it was; return the holder that is named."""
     lock = Lock(url, owner=owner)
     lease = lock.acquire()
     found = acquiring.unclean_before(lock, lease, LOG, own=owner)

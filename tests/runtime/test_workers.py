@@ -1,4 +1,4 @@
-"""Which thread a job is given to, where there is one and where the system gives none: each decision by itself."""
+"""Which thread runs a job, and what happens if the system gives none: each decision by itself."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ def test_a_thread_that_was_never_begun_takes_no_place(monkeypatch: pytest.Monkey
 
 
 class FakeCondition:
-    """What a free thread waits for: each time something happens, and it is told whether it was woken."""
+    """The condition on which a free thread waits: each time something happens, and it is told whether it was
+    notified."""
 
     def __init__(self, workers: Workers, *happens: tuple[Callable[[], object], bool]) -> None:
         self.workers, self.happens = workers, list(happens)

@@ -1,4 +1,5 @@
-"""What holds on every store that has a server when many want one lock, and when somebody has it a thousand times.
+"""What holds on every store with a server when many contend for one lock, and when one client acquires it many
+times.
 
 LOCKSTEAD_LONG=1 lets the sixteen processes count for a minute instead of eight seconds.
 """
@@ -27,7 +28,7 @@ PROCESSES = 16
 SECONDS = 60.0 if os.environ.get("LOCKSTEAD_LONG") else 8.0
 
 ASLEEP = {"ttl": 60, "backoff_min": 50, "backoff_max": 50}
-"""Who is not woken comes too late: between two looks of its own a waiter sleeps for longer than anybody waits here."""
+"""A waiter that is not woken is late: between two polls it sleeps for longer than any wait of these tests."""
 
 
 def program(*words: str) -> list[str]:
@@ -83,7 +84,7 @@ def test_h15_what_a_hand_over_costs_does_not_grow_with_the_number_of_waiters(ben
 
 
 def requests_per_hand_over(bench: Bench, waiters: int) -> float:
-    """Let so many wait, each in a client of its own, and give how many requests one hand-over takes."""
+    """Let this many wait, each in its own client, and return the number of requests of one hand-over."""
     proxy, key = bench.proxy(), f"crowd-{waiters}"
     holder = bench.client().lock(key, **ASLEEP).acquire(ENOUGH)
     clients = [bench.client(proxy) for _ in range(waiters)]
@@ -105,7 +106,7 @@ def requests_per_hand_over(bench: Bench, waiters: int) -> float:
 
 
 def quiet(proxy: Proxy, at_first: int) -> None:
-    """Wait until all who wait have gone to sleep: for a while nobody asks anything more."""
+    """Wait until all waiters sleep: for a while no request is sent."""
     counted = proxy.count()
     ends_at = time.monotonic() + 5.0
     still_since, last = time.monotonic(), counted.total

@@ -1,4 +1,4 @@
-"""What holds on every store that has a server when that server is killed, comes back, or stands still."""
+"""What holds on every store with a server when that server is killed, comes back, or is stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is particular to locks in memory."""
+"""Locks in memory."""
 
 from __future__ import annotations
 

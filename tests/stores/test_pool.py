@@ -1,4 +1,5 @@
-"""The pool of connections that the stores share: who gets which one, how many there are, and what is closed when."""
+"""The connection pool that the stores share: which caller gets which connection, how many there are, what is closed
+when."""
 
 from __future__ import annotations
 

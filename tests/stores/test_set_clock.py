@@ -1,4 +1,4 @@
-"""Real servers whose clock is set, back and forward, while a lease with members is held and somebody waits (H31)."""
+"""Real servers whose clock is set, back and forward, while a lease with members is held and a client waits (H31)."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_a_client_is_refused_by_stores_that_take_none() -> None:
 
 
 def test_stores_of_others_are_found_by_their_entry_point(tmp_path: Path) -> None:
-    """In a process of its own, for what is installed is looked at once a process."""
+    """In a process of its own, since entry points are read once a process."""
     (tmp_path / "theirs.py").write_text(
         "from lockstead.stores.memory.url import _Opener\nfrom lockstead.stores.memory import MemoryStore\n"
         "class Theirs(_Opener):\n"
@@ -240,7 +240,7 @@ def test_one_url_is_one_memory_and_no_url_is_a_memory_of_its_own() -> None:
 
 
 def run_apart(script: str, *paths: Path) -> list[str]:
-    """Run a script in a process of its own and give the lines that it printed."""
+    """Run a script in a process of its own and return the lines that it printed."""
     import os
 
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}

@@ -1,6 +1,6 @@
-"""Three nodes of Cassandra and three copies: what holds while nodes die, stand still and come back.
+"""Three nodes of Cassandra and three copies: what holds while nodes die, are stopped and come back.
 
-One test after the other on the same nodes: each leaves all three running.
+The tests run one after the other on the same nodes: each leaves all three running.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One etcd for all of these tests, each on a prefix of its own; and a proxy before it."""
+"""One etcd for all of these tests, each with its own prefix; and a proxy in front of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an etcd is reached, and what is said when it is not: TLS, passwords, other servers, no space. One line each."""
+"""Access to an etcd, and the one-line errors if it fails: TLS, passwords, other servers, no space."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Papers:
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory, ours: Papers) -> Iterator[Etcd]:
-    """An etcd that speaks TLS, and wants a certificate of whoever comes."""
+    """An etcd that speaks TLS, and demands a client certificate."""
     options = ["--cert-file", ours.cert, "--key-file", ours.key, "--trusted-ca-file", ours.authority]
     server = Etcd(tmp_path_factory.mktemp("secure"), options=[*map(str, options), "--client-cert-auth"], scheme="https")
     with server:

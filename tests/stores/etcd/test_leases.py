@@ -1,4 +1,4 @@
-"""What a record lives on: rules [6] and [15] of the protocol, on a real etcd."""
+"""The leases of records: rules [6] and [15] of the protocol, on a real etcd."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_rule_6_what_the_server_granted_less_is_what_the_holder_believes_less(
 
 
 class Stingy:
-    """Stands before an etcd and says of each lease that it is shorter than it is, in as many digits."""
+    """A proxy in front of an etcd that reports each lease as shorter than it is, with as many digits."""
 
     def __init__(self, behind: int, says: bytes, instead: bytes) -> None:
         self._behind, self._says, self._instead = behind, says, instead

@@ -1,4 +1,4 @@
-"""Waiting on a real etcd: in order, woken by the one ahead, and no place left of somebody who has gone."""
+"""Waiting on a real etcd: in order, woken by the predecessor, and no place left of a waiter that has gone."""
 
 from __future__ import annotations
 

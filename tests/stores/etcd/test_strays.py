@@ -1,4 +1,4 @@
-"""What somebody else put beside records and places of etcd keeps nobody waiting forever."""
+"""Foreign keys beside records and places of etcd block no waiter forever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many watches on few connections: nothing is missed, and whatever a server answers, what is broken says so."""
+"""Many watches on few connections: nothing is missed, and a broken watch is reported, whatever a server answers."""
 
 from __future__ import annotations
 

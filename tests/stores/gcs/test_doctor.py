@@ -20,7 +20,7 @@ HEALTHY: dict[str, Any] = {
 
 
 def found(root: str = "locks/", **settings: object) -> dict[str, Finding]:
-    """Return what is not ok, by check."""
+    """Return the findings that are not ok, by check."""
     findings = settings_of({**HEALTHY, **settings}, "b", root)
     return {finding.check: finding for finding in findings if finding.severity is not Severity.OK}
 

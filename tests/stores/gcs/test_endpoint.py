@@ -19,7 +19,7 @@ class Vouched:
 
 
 def findings(access: Access) -> dict[str, Finding]:
-    """Return what is found before the first request."""
+    """Return the findings before the first request."""
 
     def send(_request: object) -> None:
         raise EOFError

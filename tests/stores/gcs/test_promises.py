@@ -94,7 +94,7 @@ def test_h25_nothing_is_repeated_behind_our_back(server: GcsServer, client: lock
 
 
 def tried(lock: lockstead.Lock) -> lockstead.Lease | None:
-    """Try until the store has answered: one try gives it a second, which a busy machine may well need."""
+    """Try until the store has answered: one try has a second, which a busy machine may well need."""
     while True:
         with suppress(lockstead.StoreUnavailable, lockstead.OutcomeUnknown):
             return lock.try_acquire()

@@ -1,4 +1,4 @@
-"""What is particular to locks on Cloud Storage: requests, counted at the server, and what becomes of failed ones."""
+"""Locks on Cloud Storage: requests, counted at the server, and the results of failed ones."""
 
 from __future__ import annotations
 

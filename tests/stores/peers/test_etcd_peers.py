@@ -1,6 +1,7 @@
-"""What other locks on etcd do when somebody else holds the lock, and what a lease does; and what a cycle leaves behind.
+"""How other locks on etcd behave when another client holds the lock, and what a lease does; what a cycle leaves
+behind.
 
-The peers are in the bench requirements; they are shown to fail so that nobody takes these scenarios for made up.
+The peers are in the bench requirements; their failures are shown to prove that these scenarios are real.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What other locks on ZooKeeper do when their session is gone, and what a lease does.
+"""How other locks on ZooKeeper behave when their session is gone, and what a lease does.
 
-The peers are in the bench requirements; they are shown to fail so that nobody takes these scenarios for made up.
+The peers are in the bench requirements; their failures are shown to prove that these scenarios are real.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The awaiting side of the store on PostgreSQL: what is known after a failure or a cancellation, in an event loop."""
+"""The awaiting side of the PostgreSQL store: what is known after a failure or a cancellation, in an event loop."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def connected(server: PostgresServer, schema: str) -> int:
 
 @asynccontextmanager
 async def in_the_way(server: PostgresServer, schema: str) -> AsyncIterator[psycopg.Connection[Any]]:
-    """A transaction of somebody else that holds every row of a schema."""
+    """A transaction of another client that locks every row of a schema."""
     with psycopg.connect(server.url()) as other:
         other.execute(f"SELECT FROM {schema}.record FOR UPDATE")
         yield other
@@ -155,7 +155,7 @@ def test_a_statement_that_is_cancelled_under_way_spoils_its_connection_and_no_ot
 
 
 def test_a_cancelled_statement_of_a_server_that_stands_still_stops_no_loop(own: PostgresServer) -> None:
-    """The request to call it back must not hold the GIL until the server goes on: then everything would stand still."""
+    """The request to cancel it must not hold the GIL until the server continues: that would stop the whole process."""
     with opened(own.url()) as store:
 
         async def main() -> None:

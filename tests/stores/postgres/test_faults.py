@@ -1,4 +1,4 @@
-"""The store on PostgreSQL: what is known after a failure, on a real server that is stopped, killed and filled up."""
+"""The PostgreSQL store: what is known after a failure, on a real server that is stopped, killed and filled up."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def seen(store: Store, name: Name = APT) -> Snapshot:
 
 @contextmanager
 def in_the_way(server: PostgresServer, schema: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
-    """A transaction of somebody else that holds every row of a schema."""
+    """A transaction of another client that locks every row of a schema."""
     with psycopg.connect(server.url()) as other:
         other.execute(f"SELECT FROM {schema}.record FOR UPDATE")
         yield other
@@ -270,7 +270,7 @@ def test_two_batches_in_opposite_order_never_wait_for_each_other_in_a_circle(
 
 
 def test_a_conflict_in_a_batch_is_asked_again_by_itself(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PostgreSQL 18.0 and 18.1 answer so where somebody else writes to the row meanwhile."""
+    """PostgreSQL 18.0 and 18.1 answer so if another client writes to the row meanwhile."""
     apt, yum = made(store), made(store, Name("yum"))
     monkeypatch.setattr(store, "_extend_many", lambda asked, _ends_at: [Conflict() for _ in asked])
     asked = [Extend(APT, {"n": "1"}, apt.incarnation), Extend(Name("yum"), {"n": "1"}, apt.incarnation + "0")]
@@ -437,7 +437,7 @@ def test_a_change_starts_up_nothing_but_itself_while_nobody_waits(
 
 
 class Cut:
-    """A relay that ends a connection right after a word of the server's, once the client asked for a change."""
+    """A relay that ends a connection right after a reply of the server, once the client has requested a change."""
 
     def __init__(self, port: int, word: bytes, behind: bytes) -> None:
         self._to = port

@@ -1,4 +1,4 @@
-"""What others put into a database of locks runs as nobody else, and takes nobody's memory."""
+"""What others put into the database of locks runs with no other user's rights, and uses no one's memory."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_who_may_make_functions_and_operators_in_public_runs_nothing_as_who_lock
 
 
 def everything(store: PostgresStore, other: Store) -> None:
-    """Send every statement there is, and wake somebody who waits."""
+    """Send every statement there is, and wake a waiter."""
     first = store.perform(Create(APT, {"v": "1"}), LIMIT)
     assert isinstance(first, Snapshot)
     assert isinstance(other, PostgresStore)

@@ -1,4 +1,5 @@
-"""The store on PostgreSQL: a lock that this process gave back is taken again by less, and by nobody wrongly."""
+"""The PostgreSQL store: a lock that this process released is acquired again with fewer statements, and never
+wrongly."""
 
 from __future__ import annotations
 

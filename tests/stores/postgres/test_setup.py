@@ -1,4 +1,4 @@
-"""The store on PostgreSQL: what a URL says, whom the server lets in, and how the tables come to stand."""
+"""The PostgreSQL store: what a URL means, whom the server accepts, and how the tables are created."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store on PostgreSQL: who waits is told, who does not costs nobody anything, and no change slips between."""
+"""The PostgreSQL store: waiters are notified, others cost nothing, and no change is missed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Redis fails over and forgets, or moves slots: what is lost is told, and tokens still grow (H21)."""
+"""Redis fails over and forgets, or moves slots: losses are notified, and tokens still grow (H21)."""
 
 from __future__ import annotations
 

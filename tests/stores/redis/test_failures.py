@@ -1,4 +1,4 @@
-"""Redis in trouble: what it says when it takes no writes, is gone, stands still, or is something else altogether."""
+"""Errors of a Redis that takes no writes, is gone, is stopped, or is something else altogether."""
 
 from __future__ import annotations
 

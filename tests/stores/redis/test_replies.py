@@ -1,4 +1,4 @@
-"""Replies of Redis that come in one piece, in many, or are none: who reads them leaves nothing for the next one."""
+"""Replies of Redis that come in one piece, in many, or not at all: a reader leaves nothing for the next one."""
 
 from __future__ import annotations
 

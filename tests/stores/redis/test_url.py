@@ -1,4 +1,4 @@
-"""What the URLs of Redis say, what is never shown of them, and what is taken of a caller's own client."""
+"""What the URLs of Redis mean, what is never shown of them, and what is used of a caller's own client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Redlock on real masters: some down, stopped, restarted empty, or in each other's way; and what is left behind."""
+"""Redlock on real masters: some down, stopped, restarted empty, or in conflict; and what is left behind."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def on(server: RedisServer, *words: object) -> Any:
 
 
 def holders(place: RedlockPlace, space: str) -> list[str]:
-    """Name who has the record on each master; empty where nobody has it."""
+    """Return the holder on each master; empty where there is no record."""
     found = (on(server, "HGET", f"{space}:lock:apt", ".identity") for server in place.servers)
     return ["" if one is None else one.decode() for one in found]
 

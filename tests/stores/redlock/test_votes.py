@@ -189,7 +189,7 @@ def test_a_server_that_failed_in_an_unknown_way_may_have_done_it() -> None:
 @pytest.mark.parametrize("drift", [0.0, 0.01, 0.05])
 @pytest.mark.parametrize("elapsed", [0.0, MASTER_LIMIT, 2.0])
 def test_no_master_drops_a_record_while_its_holder_believes(ttl: float, drift: float, elapsed: float) -> None:
-    """validity = ttl - elapsed - drift: a quorum that has the record lets it stand beyond the holder's deadline."""
+    """validity = ttl - elapsed - drift: a quorum that has the record keeps it beyond the holder's deadline."""
     sent_at = 1000.0
     # the earliest that a master can have written it is the send; by its own clock, which may run faster by the drift
     lifetime = milliseconds(record_lifetime(ttl, 0.0, drift)) / 1000

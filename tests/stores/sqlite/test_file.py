@@ -85,7 +85,7 @@ def journal(path: Path, *ends: str) -> list[Path]:
 
 
 def in_another_process(path: Path, code: str) -> str:
-    """Run a few lines with a `store` on the file, in a process of its own; return what they print."""
+    """Run a few lines with a `store` on the file, in another process; return what they print."""
     begin = f"""
         from lockstead.errors import StoreError
         from lockstead.protocol.commands import *

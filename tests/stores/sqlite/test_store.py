@@ -1,4 +1,4 @@
-"""What is particular to locks in a SQLite file: its clock, its counter, its file, and what can go wrong with that."""
+"""Locks in a SQLite file: its clock, its counter, its file, and what can go wrong with them."""
 
 from __future__ import annotations
 

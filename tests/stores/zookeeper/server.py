@@ -49,7 +49,7 @@ def opened(url: str) -> ZookeeperStore:
 
 
 def taken(store: ZookeeperStore, holder: str = "holder", name: Name = APT) -> Snapshot:
-    """Take a free lock as somebody."""
+    """Acquire a free lock as this holder."""
     answer = store.perform(Create(name, {"v": "1", "identity": holder}, 30.0, holder, 33.0), LIMIT)
     assert isinstance(answer, Snapshot), answer
     return answer

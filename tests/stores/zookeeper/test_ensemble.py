@@ -1,4 +1,4 @@
-"""An ensemble of three: with one server down all goes on, without a majority nothing changes and nothing is lost."""
+"""An ensemble of three: with one server down it works; without a majority nothing changes and nothing is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a ZooKeeper that cannot be used says: one line that names what is wrong and what to do, of the right class."""
+"""Errors of an unusable ZooKeeper: one line that names what is wrong and what to do, of the right class."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def said(url: str, limit: float = 1.0) -> StoreError:
 
 @contextmanager
 def answering(answer: bytes | None) -> Iterator[int]:
-    """A server of another kind: it gives one answer to whatever comes; None: it says nothing at all."""
+    """A server of another kind: it sends one reply to any request; None: no reply."""
     listener = socket.create_server(("127.0.0.1", 0))
     held: list[socket.socket] = []
 

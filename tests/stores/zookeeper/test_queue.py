@@ -53,7 +53,7 @@ def places(server: ZookeeperServer, url: str) -> list[str]:
 
 @contextmanager
 def in_line(server: ZookeeperServer, *askers: tuple[ZookeeperStore, str]) -> Iterator[list[Waiter]]:
-    """Have some stand in line in this order."""
+    """Queue these waiters, in this order."""
     waiters: list[Waiter] = []
     try:
         for store, waiter_id in askers:
@@ -91,7 +91,7 @@ def test_everybody_watches_another_node_so_that_a_release_wakes_one(
 
 
 def left(server: ZookeeperServer, space: str) -> list[str]:
-    """Name all that stands below a store's path."""
+    """Return the names of all nodes below a store's path."""
     with asked(server.address) as client:
         return standing(client, "/" + space.rpartition("/")[2])
 

@@ -1,4 +1,4 @@
-"""What somebody else put into a queue of ZooKeeper is not a place there, and keeps nobody waiting."""
+"""A foreign node in a queue of ZooKeeper is not a place there, and blocks no waiter."""
 
 from __future__ import annotations
 

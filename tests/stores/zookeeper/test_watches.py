@@ -34,7 +34,7 @@ def quiet(_event: object) -> None:
 
 
 def watches(server: ZookeeperServer, space: str) -> list[str]:
-    """Name what is watched below a store's path, once for each session that does."""
+    """Return the watched paths below a store's path, once for each session."""
     base, seen, path = f"/{space.rpartition('/')[2]}", [], ""
     for line in four_letters(server.port, b"wchp").decode().splitlines():
         path = line if line.startswith("/") else path

@@ -1,4 +1,4 @@
-"""Every fault does what it says, to the requests it is meant for and to no other."""
+"""Every fault does what it says, to the requests that it is meant for and to no others."""
 
 from __future__ import annotations
 
