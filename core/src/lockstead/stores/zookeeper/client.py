@@ -86,17 +86,20 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
     def select(
         self, reads: Sequence[Any], writes: Sequence[Any], _errors: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Wait like `select.select`, but for descriptors of any number. kazoo's own opens an epoll for each call."""
-        poll = select.poll()
-        for one in reads:
-            poll.register(one, select.POLLIN)
-            if isinstance(one, _PacketSocket) and one.pending():
+        """Wait like `select.select`, for descriptors of any number, either to read or to write, as kazoo does.
+
+        kazoo's own opens an epoll for each call.
+        """
+        poll, by_number = select.poll(), dict[int, Any]()
+        for one in reads or writes:
+            if reads and isinstance(one, _PacketSocket) and one.pending():
                 return [one], [], []
-        for one in writes:
-            poll.register(one, select.POLLOUT)
+            by_number[number := one.fileno()] = one
+            poll.register(number, select.POLLIN if reads else select.POLLOUT)
         # rounded up: a wait of less than a millisecond would become 0
-        ready = {number for number, _ in poll.poll(None if timeout is None else math.ceil(max(0.0, timeout) * 1e3))}
-        return [one for one in reads if one.fileno() in ready], [one for one in writes if one.fileno() in ready], []
+        found = poll.poll(None if timeout is None else math.ceil(max(0.0, timeout) * 1e3))
+        ready = [by_number[number] for number, _ in found]
+        return (ready, [], []) if reads else ([], ready, [])
 
     def dispatch_callback(self, callback: Any) -> None:
         """Call a watch callback directly: ours only put the event into a queue for another thread."""

@@ -61,7 +61,7 @@ class Connection:
     def ready(self, limit: float) -> Any:
         """Return a connected client within `limit` seconds, or raise StoreUnavailable or StoreRefused."""
         client = self._client
-        if client is not None and client.connected:
+        if client is not None and client.client_state == KeeperState.CONNECTED:
             return client
         client, live = self.started()
         ends_at = time.monotonic() + limit

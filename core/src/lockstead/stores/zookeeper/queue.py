@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import Counter
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -80,7 +79,7 @@ class WaitQueue:
         self._lock = threading.Lock()
         self._places: dict[Waiter, Place] = {}
         self._left: dict[Waiter, None] = {}
-        self._granting: Counter[Waiter] = Counter()
+        self._granting: list[Waiter] = []
         # names whose queue lost its last place in a grant: the queue's node is deleted at the release
         self._uncleared: set[Name] = set()
 
@@ -92,16 +91,14 @@ class WaitQueue:
         Until `end_grant`, no place is created for the waiter, because it would be left behind.
         """
         with self._lock:
-            self._granting[waiter] += 1
+            self._granting.append(waiter)
             place = self._places.get(waiter)
             return ("", False) if place is None else (place.node, place.is_first)
 
     def end_grant(self, waiter: Waiter) -> None:
         """End what `begin_grant` began."""
         with self._lock:
-            self._granting[waiter] -= 1
-            if not self._granting[waiter]:
-                del self._granting[waiter]
+            self._granting.remove(waiter)
 
     def granted(self, waiter: Waiter, node: str) -> None:
         """Forget a waiter that was granted the lock. The grant atomically deleted `node`; "" if none was known."""
