@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kazoo.handlers.threading import KazooTimeoutError
@@ -119,28 +118,27 @@ class Connection:
         done: list[Any] = [None] * len(scripts)
         pending = {number: next(script) for number, script in enumerate(scripts)}
         while pending:
-            sent: dict[int, Any] = {}
+            sent: dict[int, tuple[Request, Sequence[Any]]] = {}
             synced: Sequence[Any] = ()
             for number, request in pending.items():
-                results = sent[number] = _outcome_of(partial(self.send, client, request, ends_at, synced))
-                if request.syncs and not isinstance(results, StoreError):
+                try:
+                    sent[number] = request, self.send(client, request, ends_at, synced)
+                except StoreError as error:
+                    done[number] = error
+                else:
                     # one sync serves later reads too: a session is served in order, and never by a server that is
                     # behind what the session has seen, not even after a reconnection
-                    synced = results[:1]
-            pending, waiting = {}, pending
-            for number, request in waiting.items():
-                script, received = scripts[number], sent[number]
-                if not isinstance(received, StoreError):
-                    received = _outcome_of(partial(self.outcomes, client, received, ends_at, request))
+                    synced = sent[number][1][:1] if request.syncs else synced
+            pending = {}
+            for number, (request, results) in sent.items():
                 try:
-                    if isinstance(received, StoreError):
-                        pending[number] = script.throw(received)
-                    else:
-                        pending[number] = script.send(received)
+                    pending[number] = scripts[number].send(self.outcomes(client, results, ends_at, request))
                 except StopIteration as stop:
                     done[number] = stop.value
                 except StoreError as error:
                     done[number] = error
+        for script in scripts:
+            script.close()
         return done
 
     def send(self, client: Any, request: Request, ends_at: float, synced: Sequence[Any] = ()) -> Sequence[Any]:
@@ -207,13 +205,6 @@ class Connection:
 
 def _nothing() -> None:
     pass
-
-
-def _outcome_of(call: Callable[[], T]) -> T | StoreError:
-    try:
-        return call()
-    except StoreError as error:
-        return error
 
 
 def _ended(client: Any) -> None:

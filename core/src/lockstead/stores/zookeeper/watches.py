@@ -23,7 +23,6 @@ from typing import Any, Final, TypeAlias
 
 from kazoo.protocol.states import EventType
 
-from lockstead.errors import StoreError
 from lockstead.script import Script
 from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
 from lockstead.stores.zookeeper.client import log
@@ -194,12 +193,8 @@ class Watches:
             results: Sequence[Any] = ()
             while not results:
                 request = move()
-                try:
-                    results = self._connection.send(self._client, request, math.inf)
-                except StoreError as error:
-                    move = partial(script.throw, error)
-                else:
-                    move = partial(script.send, [])
+                results = self._connection.send(self._client, request, math.inf)
+                move = partial(script.send, [])
         except StopIteration as stop:
             observer.pause = 0.0
             self._ended(observer, 0.0 if observer.looks_again else stop.value)
@@ -213,14 +208,9 @@ class Watches:
             results[-1].rawlink(lambda _result: self._put(answered))
 
     def _answered(self, observer: Observer, script: Look, request: Request, results: Sequence[Any]) -> None:
-        if self._scripts.get(observer) is not script:
-            return
-        move: Callable[[], Request]
-        try:
-            move = partial(script.send, self._connection.outcomes(self._client, results, time.monotonic(), request))
-        except StoreError as error:
-            move = partial(script.throw, error)
-        self._step(observer, script, move)
+        if self._scripts.get(observer) is script:
+            outcomes = partial(self._connection.outcomes, self._client, results, time.monotonic(), request)
+            self._step(observer, script, lambda: script.send(outcomes()))
 
     def _ended(self, observer: Observer, seconds: float | None) -> None:
         del self._scripts[observer]
