@@ -31,7 +31,8 @@ TRY_MIN: Final = 0.3
 """Minimum seconds for an attempt, even if opening the store took all of the caller's time."""
 
 SILENCES_REPORTED: Final = 3
-"""Attempts of one acquisition without a reply of the store until a warning; a single one is an accident."""
+"""Number of attempts of one acquisition without a reply of the store until a warning; a single one may be an
+accident."""
 
 
 class Acquisition:

@@ -1,8 +1,8 @@
-"""How several locks are asked for as one wish: which are still wanted, how long to pause, when not to wait.
+"""The common part of blocking and awaiting batches: which keys are pending, how long to pause, when not to wait.
 
-The rule that keeps two batches from waiting for each other: nobody waits while holding. A batch asks for more at any
-time, but it waits only when it holds nothing; and a caller that wants all locks at once takes them in one order, the
-same for everybody. Must not know whether its caller blocks or awaits: that is in `batch` and `aio_batch`.
+Two batches never wait for each other, because none waits while it holds a lease: a batch may try more keys at any
+time, but waits only when it holds nothing, and a caller that wants all locks at once acquires them in the same order
+as every other. Must not know whether its caller blocks or awaits: that is in `batch` and `aio_batch`.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from lockstead.values import Name, checked_key
 L = TypeVar("L", bound=HeldLease)
 
 AT_ONCE: Final = 8
-"""How many keys of a batch are asked for at the same time."""
+"""Maximum number of concurrent requests of a batch."""
 
 
 def wished(keys: Iterable[str]) -> tuple[str, ...]:
-    """Return the keys of a batch, each once; TypeError or ValueError for what are not keys."""
+    """Return the keys of a batch, each once; TypeError or ValueError for invalid ones."""
     if isinstance(keys, str):
         raise TypeError(f"keys are several: write [{keys!r}] for one")
     return tuple(dict.fromkeys(checked_key(key) for key in keys))
 
 
 def in_order(keys: Iterable[str]) -> list[str]:
-    """Return keys in the one order in which everybody takes several locks: by their UTF-8 bytes, in any language."""
+    """Return keys in the order in which every client acquires several locks: by their UTF-8 bytes."""
     return sorted(wished(keys), key=lambda key: key.encode("utf-8", "surrogatepass"))
 
 
 class Ask:
-    """One look at one key: what it asks, and what came of it. Written by one thread, read when that is over."""
+    """One attempt for one key, and its result. Written by one thread, and read after that."""
 
     __slots__ = ("acquisition", "error", "key", "outcome", "script")
 
@@ -51,10 +51,10 @@ class Ask:
 
 
 class HeldBatch(Generic[L]):
-    """What blocking and awaiting batches have in common: the leases had so far, and the keys still wanted.
+    """The common base of blocking and awaiting batches: the leases acquired so far, and the pending keys.
 
-    A batch belongs to one thread or task; its leases may be shared. Not made by users: see `Client.try_many`. Waiting
-    is fair to nobody: who comes back at the right moment gets a key.
+    A batch belongs to one thread or task; its leases may be shared. Not made by users: see `Client.try_many`. There
+    is no order among waiting batches: the first to try after a release acquires the key.
     """
 
     def __init__(self, engine: Engine, settings: Settings, keys: Iterable[str]) -> None:
@@ -72,12 +72,12 @@ class HeldBatch(Generic[L]):
 
     @property
     def pending_keys(self) -> tuple[str, ...]:
-        """The keys that were not had yet, in the order they were given."""
+        """Return the keys that were not acquired yet, in the order of the call."""
         return tuple(key for key in self._keys if key in self._wanted)
 
     @property
     def leases(self) -> Mapping[str, L]:
-        """The leases that were had and not given back, by key; one that was lost stays until it is given back."""
+        """Return the leases that were acquired and not released, by key; a lost one stays until it is released."""
         return {lease.key: lease for lease in self._had if not lease._is_ended}
 
     def __iter__(self) -> Iterator[L]:
@@ -94,35 +94,35 @@ class HeldBatch(Generic[L]):
         self._had.append(lease)
 
     def _wants_again(self, lease: L) -> bool:
-        """Return whether a lease was lost before its turn came; its key is then asked for anew."""
+        """Return whether a lease was lost before its turn came; its key is then acquired again."""
         if lease.is_held or lease._is_ended:
             return False
         self._wanted.add(lease.key)
         return True
 
     def _left_early(self, lease: L) -> None:
-        """Note that `iter_as_acquired` was left in this lease's turn: it raises nothing there if it was lost."""
+        """Note that `iter_as_acquired` was left in this lease's turn: no error is raised there if it was lost."""
         if lease.lost_reason is not None:
             self._left.append(lease)
 
     def _to_leave(self) -> list[L]:
-        """Return the leases to leave at the end of the batch's own block: what is still held, and what was lost."""
+        """Return the leases to release at the end of the batch's block: those still held, and those lost."""
         return [*reversed(list(self)), *self._left]
 
     # --- one round -----------------------------------------------------------------------------------------------
 
     def _asks(self) -> list[Ask]:
-        """Return what one round asks, in random order: two batches must not meet at every key."""
+        """Return the attempts of one round, in random order, so that two batches do not meet at every key."""
         keys = random.sample(self.pending_keys, len(self._wanted))
         asks = [Ask(self._engine, key, self._settings, look_first=self._has_asked) for key in keys]
         self._has_asked = True
         return asks
 
     def _settled(self, asks: list[Ask], kind: type[L]) -> list[L]:
-        """Take what a round brought, and give its leases. Only then raise what else it brought.
+        """Add the results of a round, and yield its leases. Its errors are raised only after that.
 
-        A key that was refused is StoreRefused at once. A store that is silent about a key is asked again with the
-        next round, and is raised only if it was silent about all.
+        A rejected key raises StoreRefused at once. A key without an answer is tried again in the next round; the
+        error is raised only if no key got an answer.
         """
         got: list[L] = []
         errors: list[BaseException] = []
@@ -150,7 +150,7 @@ class HeldBatch(Generic[L]):
     # --- waiting -------------------------------------------------------------------------------------------------
 
     def _refuse_to_wait(self) -> None:
-        """Refuse to wait while holding, and to wait for what this very thread or task holds."""
+        """Raise an error instead of waiting while holding, or for a key that this thread or task holds."""
         held = next((lease for lease in self if lease.is_held), None)
         if held is not None:
             raise ValueError(
@@ -161,7 +161,7 @@ class HeldBatch(Generic[L]):
             self._engine.refuse_self_wait(Name(key))
 
     def _pause(self, gives_up_at: float | None) -> float | None:
-        """Draw the next pause, seconds; None if the time is over."""
+        """Return the next pause in seconds; None if the time is over."""
         self._engine.refuse_if_closed()
         least, most = self._settings.backoff_min, self._settings.backoff_max
         drawn = random.uniform(least, max(least, self._longest))
@@ -173,7 +173,7 @@ class HeldBatch(Generic[L]):
         return min(drawn, left) if left > 0 else None
 
     def _wait_is_over(self, started_at: float, silence: StoreError | None) -> Exception:
-        """Return the error of a wait that ended with keys still wanted; silence is what the last round ended with."""
+        """Return the error of a wait that ended with pending keys; silence is the last round's error."""
         waited = self._engine.clock.now() - started_at
         one = self._contended
         if one is None or silence is not None:

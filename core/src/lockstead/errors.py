@@ -1,7 +1,7 @@
-"""How failures are told apart: one class for each thing the caller can do differently.
+"""Exceptions: one class for each different reaction of the caller.
 
-Knows nothing of stores, clocks or threads. Contention is not here: it is an answer (`Contended`), and becomes
-`NotAcquired` only where a wait has ended.
+Must not know stores, clocks or threads. Contention is not an error inside the engine: it is a result (`Contended`),
+which becomes `NotAcquired` only where a wait has ended.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class LocksteadError(Exception):
-    """Base of everything that lockstead raises on purpose, but for plain `ValueError` and `TypeError`."""
+    """Base of all errors that lockstead raises on purpose, except plain `ValueError` and `TypeError`."""
 
 
 class LossReason(Enum):
@@ -19,21 +19,21 @@ class LossReason(Enum):
     TAKEN = "TAKEN"
     """The record names another holder or another incarnation."""
     GONE = "GONE"
-    """The record is absent: somebody removed it."""
+    """The record is absent: another client removed it."""
     REVOKED = "REVOKED"
     """An operator broke the lease, or a process of the same owner reclaims it."""
     EXPIRED = "EXPIRED"
-    """The deadline, less the margin for the abort, has come."""
+    """The deadline, less the margin for the abort, has passed."""
     UNREACHABLE = "UNREACHABLE"
-    """Too many rounds of renewal in a row went without success."""
+    """Too many consecutive rounds of renewal failed."""
     FORKED = "FORKED"
     """This is a child's copy of its parent's lease."""
 
 
 class NotAcquired(LocksteadError):  # noqa: N818 - the field's word
-    """The wait ended and others hold the lock. Wait longer, skip the work, or report who holds it.
+    """The wait ended and another holder has the lock. Wait longer, skip the work, or report the holder.
 
-    holder is the owner's name as it stands in the record, held_for and waited are seconds; all may be unknown (None).
+    holder is the owner in the record; held_for and waited are in seconds; all may be unknown (None).
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class NotAcquired(LocksteadError):  # noqa: N818 - the field's word
 class LeaseLost(LocksteadError):  # noqa: N818 - the field's word
     """The lease may no longer be ours: stop touching the resource. Never a time-out, never a cancellation.
 
-    reason is a `LossReason`; `__cause__` is the last failed renewal, where there was one.
+    reason is a `LossReason`; `__cause__` is the last failed renewal, if there was one.
     """
 
     def __init__(
@@ -77,20 +77,22 @@ class LeaseLost(LocksteadError):  # noqa: N818 - the field's word
 
 
 class PreviousLeaseUnclean(LocksteadError):  # noqa: N818 - the state, as above
-    """The lease before did not end cleanly, and the caller asked to fail then: repair what it left, then say so."""
+    """The previous lease did not end cleanly, and the caller asked to fail then: repair what it left, then confirm
+    that."""
 
 
 class StoreError(LocksteadError):
-    """Base of what a store can fail with; raise one of its three subclasses, which say whether it was applied."""
+    """Base of the errors of a store; raise one of its three subclasses, which tell whether the request was applied."""
 
 
 class StoreUnavailable(StoreError):  # noqa: N818
-    """The request was certainly not applied, because it was never sent. It may be asked again."""
+    """The request was certainly not applied, because it was never sent. It may be repeated."""
 
 
 class OutcomeUnknown(StoreError):  # noqa: N818
-    """The request may have been applied, now or later. Read before asking again."""
+    """The request may have been applied, or may be later. Read before you repeat it."""
 
 
 class StoreRefused(StoreError):  # noqa: N818
-    """The request never will be applied: forbidden, misconfigured, or a record that is not ours. Fix the set-up."""
+    """The request will never be applied: forbidden, misconfigured, or a record that is not ours. Fix the
+    configuration."""

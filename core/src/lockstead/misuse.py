@@ -1,4 +1,4 @@
-"""Wrong uses of a lock or a hold: awaited where it blocks, or the other way round. Each raises TypeError."""
+"""Wrong uses of a lock or a hold: awaited if it blocks, or the reverse. Each raises TypeError."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BLOCKS = "a Lock is not awaited: use 'with lock.hold():', or in a coroutine Asy
 
 
 class LockMisuse:
-    """What a blocking lock raises where a hold of it is meant."""
+    """Raises a helpful TypeError if a blocking lock is used like a hold."""
 
     def __enter__(self) -> NoReturn:
         raise TypeError("a Lock is not a context manager: use 'with lock.hold():'")
@@ -21,7 +21,7 @@ class LockMisuse:
 
 
 class AsyncLockMisuse:
-    """What an awaiting lock raises where a hold of it is meant."""
+    """Raises a helpful TypeError if an awaiting lock is used like a hold."""
 
     async def __aenter__(self) -> NoReturn:
         raise TypeError("an AsyncLock is not a context manager: use 'async with lock.hold():'")
@@ -37,7 +37,7 @@ class AsyncLockMisuse:
 
 
 class HoldMisuse:
-    """What a blocking hold raises where it is awaited."""
+    """Raises a helpful TypeError if a blocking hold is awaited."""
 
     async def __aenter__(self) -> object:
         raise TypeError(_BLOCKS)
@@ -47,7 +47,7 @@ class HoldMisuse:
 
 
 class AsyncHoldMisuse:
-    """What an awaiting hold raises where it is entered blocking."""
+    """Raises a helpful TypeError if an awaiting hold is entered with a blocking `with`."""
 
     def __enter__(self) -> NoReturn:
         raise TypeError(_AWAITED)
@@ -57,7 +57,8 @@ class AsyncHoldMisuse:
 
 
 def check_function(function: Callable[..., Any]) -> None:
-    """Raise TypeError for what a blocking hold cannot decorate: its body would run after the hold has ended."""
+    """Raise TypeError for a callable that a blocking hold cannot decorate: its body would run after the hold has
+    ended."""
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{function.__qualname__} is async: decorate it with AsyncLock(...).hold()")
     if inspect.isgeneratorfunction(function):
@@ -65,6 +66,6 @@ def check_function(function: Callable[..., Any]) -> None:
 
 
 def check_coroutine_function(function: Callable[..., Any]) -> None:
-    """Raise TypeError for what an awaiting hold cannot decorate."""
+    """Raise TypeError for a callable that an awaiting hold cannot decorate."""
     if not inspect.iscoroutinefunction(function):
         raise TypeError(f"{function.__qualname__} is not a coroutine function: decorate it with Lock(...).hold()")

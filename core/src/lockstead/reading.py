@@ -1,7 +1,7 @@
-"""What is taken from text that somebody else wrote: bounded, parsed and never evaluated, and without raising.
+"""Parsers of text from other writers: bounded, never evaluated, and without exceptions.
 
-Anybody who may write to a store writes this text. Every reader here returns a value, or None for what is none. Must not
-know what a record means, nor which store holds it.
+Anyone with write access to a store may write this text. Every parser returns a value, or None for invalid text. Must
+not know what a record means, or which store has it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 RECORD_BYTES_MAX: Final = 65_536
-"""Bytes of a record as a store keeps it. What we write has 8 KiB of fields, and what a renewal or a break adds."""
+"""Maximum bytes of a record in a store. We write 8 KiB of fields, plus what a renewal or a break adds."""
 
 WHOLE_DIGITS_MAX: Final = 40
 COUNTER_MAX: Final = 1 << 53
@@ -21,15 +21,15 @@ EPOCH_MAX: Final = 253_402_300_799.0
 """The last second of the year 9999, where the calendars of Python end."""
 
 DAMAGE: Final = "damage"
-"""The field by which a store says why a record cannot be read. It is shown, and decides nothing."""
+"""The field with a store's reason why a record cannot be read. It is for display only."""
 
 _BLANKS: Final = re.compile("[\t\n\v\f\r\x1c-\x1f\x85\u2028\u2029]+")
 _OBEYED: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
     "\U000e0000-\U000e007f]"
 )
-"""What a terminal, a log or a page obeys instead of showing: control characters, line separators, marks of direction,
-invisible characters, lone surrogates. A fixed list, so that two versions of Python clean alike."""
+"""Characters that a terminal, a log or a page obeys instead of showing: control characters, line separators, marks
+of direction, invisible characters, lone surrogates. A fixed list, so that two versions of Python clean alike."""
 
 
 def clean(text: str) -> str:
@@ -40,17 +40,17 @@ def clean(text: str) -> str:
 
 
 def clean_lines(text: str) -> str:
-    """Do as `clean` does, and keep the ends of lines."""
+    """Like `clean`, but keep line breaks."""
     return text if _OBEYED.search(text) is None else "\n".join(clean(line) for line in text.split("\n"))
 
 
 def whole(text: str) -> int | None:
-    """Read a whole number of at most 40 ASCII digits: `int` takes digits of every script, and fails on thousands."""
+    """Parse a whole number of at most 40 ASCII digits: `int` accepts digits of every script, and fails on thousands."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= WHOLE_DIGITS_MAX else None
 
 
 def decimal(text: str) -> float | None:
-    """Read a finite number; None for what Python alone takes for one ("1_0", digits of other scripts)."""
+    """Parse a finite number; None for what only Python accepts ("1_0", digits of other scripts)."""
     try:
         value = float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
@@ -59,12 +59,12 @@ def decimal(text: str) -> float | None:
 
 
 def instant(text: str) -> float | None:
-    """Read seconds since the epoch that a calendar has."""
+    """Parse seconds since the epoch, within the range of a calendar."""
     return on_calendar(decimal(text))
 
 
 def date_text(epoch: float | None) -> str | None:
-    """Return an instant for people, to the second: "2026-11-21 07:27:10 UTC"; None if no calendar has it."""
+    """Return an instant for people, to the second: "2026-11-21 07:27:10 UTC"; None if it is out of range."""
     epoch = on_calendar(epoch)
     if epoch is None:
         return None
@@ -74,7 +74,7 @@ def date_text(epoch: float | None) -> str | None:
 
 
 def on_calendar(epoch: float | None) -> float | None:
-    """Return an instant if a calendar has it."""
+    """Return an instant if it is within the range of a calendar."""
     return epoch if epoch is not None and 0 <= epoch <= EPOCH_MAX else None
 
 

@@ -1,4 +1,4 @@
-"""Rounds of a batch, blocking: keys are asked on the caller's thread and, where answers are slow, on the engine's too.
+"""Rounds of a batch, blocking: on the caller's thread and, if the store is slow, on the engine's threads too.
 
 Its twin is `aio_rounds`, with the same names.
 """
@@ -22,7 +22,7 @@ __all__ = ["Turns", "ask_all", "sleep"]
 T = TypeVar("T")
 
 SLOW: Final = 0.005
-"""Seconds from which on an answer is worth a thread: a file is asked key by key, a service for several at a time."""
+"""Response time in seconds above which other threads help: a file is read key by key, a service concurrently."""
 
 
 class Turns:
@@ -31,7 +31,7 @@ class Turns:
     is_entered = False
 
     def began(self, turns: Iterator[T]) -> Iterator[T]:
-        """Note a loop that begins."""
+        """Note the start of a loop."""
         return turns
 
     def close(self) -> None:
@@ -39,12 +39,12 @@ class Turns:
 
 
 def ask_all(engine: Engine, asks: list[Ask]) -> None:
-    """Ask several keys, a few at a time, and return when all have answered; interrupted, leave nothing behind."""
+    """Try several keys, a few at a time, and return after the last answer; if interrupted, leave nothing behind."""
     _Round(engine, asks).run()
 
 
 class _Round:
-    """One round: what is left to ask, and who helps with it."""
+    """One round: the remaining attempts, and the threads that help."""
 
     def __init__(self, engine: Engine, asks: list[Ask]) -> None:
         self._engine = engine
@@ -57,7 +57,7 @@ class _Round:
         self._is_given_up = False
 
     def run(self) -> None:
-        """Ask all."""
+        """Run all attempts."""
         clock = self._engine.clock
         try:
             while self._left:

@@ -1,10 +1,9 @@
-"""What a template of a lock's name means: `{name}`, as in `str.format`, the same in every wrapper.
+"""Templates of lock names: `{name}`, as in `str.format`, the same in every wrapper.
 
-A value is text, a number, a date, a time, a path or a UUID; an enumeration's member counts as its value. Anything else
-(None, a list, an object) is refused, because its text may differ from one process to the next, and so would the lock.
-In a key a value stands as it is. In a URL it is percent-quoted, which makes the same key: it can be no more than a
-piece of the key or of a setting. In the part of the URL that names the store it must be a plain word. Must not know
-orchestrators nor stores.
+A value is text, a number, a date, a time, a path or a UUID; an enumeration's member counts as its value. Anything
+else (None, a list, an object) is refused, because its text, and so the lock, may differ between processes. In a key
+a value is inserted unchanged. In a URL it is percent-quoted, so it can only be a part of the key or of a setting; in
+the part that names the store it must be a plain word. Must not know orchestrators or stores.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _WORD: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
 def arguments_of(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call by name, defaults included. TypeError as the call itself would raise."""
+    """Return the arguments of a call by name, including defaults. TypeError as the call itself would raise."""
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
     made: dict[str, Any] = {}
@@ -41,32 +40,32 @@ def arguments_of(signature: Signature, args: Sequence[Any], kwargs: Mapping[str,
 
 
 def is_template(text: str) -> bool:
-    """Return whether a text has braces, which a parameter or a doubled brace is written with."""
+    """Return whether a text has braces: of a parameter, or doubled for a brace."""
     return "{" in text or "}" in text
 
 
 def names_in(what: str, template: str) -> frozenset[str]:
-    """Return the names in a template. ValueError, with one line, if it cannot be read."""
+    """Return the names in a template. ValueError, with one line, if it is not valid."""
     return frozenset(root for _, root, *_ in _pieces(what, template) if root)
 
 
 def rendered(what: str, template: str, values: Mapping[str, Any]) -> str:
-    """Return a template's text. ValueError, with one line, for a value that is missing, empty or not plain."""
+    """Return a template's text. ValueError, with one line, for a value that is missing, empty or of another type."""
     return _joined(what, template, values, lambda text, _: text)
 
 
 def rendered_url(template: str, values: Mapping[str, Any]) -> str:
-    """Return a lock's URL. ValueError as for `rendered`, and for a value that cannot stand where the store is named."""
+    """Return a lock's URL. ValueError as for `rendered`, and for a value that cannot be part of the store's name."""
     return _joined("lock", template, values, _quoted)
 
 
 def sample(what: str, template: str) -> str:
-    """Return a text that the template may become, to check it. ValueError, with one line, if it cannot be read."""
+    """Return a text that the template may produce, to check it. ValueError, with one line, if it is not valid."""
     return "".join(literal + ("x" if root else "") for literal, root, *_ in _pieces(what, template))
 
 
 def sample_url(template: str) -> str | None:
-    """Return a URL that the template may become, to check it; None if one of its settings is templated."""
+    """Return a URL that the template may produce, to check it; None if one of its settings is templated."""
     made, asks = "", False
     for literal, root, *_ in _pieces("lock", template):
         made += literal
@@ -116,7 +115,7 @@ def _quoted(text: str, names_store: bool) -> str:
 
 
 def _pieces(what: str, template: str) -> Iterator[tuple[str, str, str, str, str | None]]:
-    """Yield (literal, name, field, format, conversion) one after the other; the name is empty where there is none."""
+    """Yield (literal, name, field, format, conversion) of each part; the name is empty if there is none."""
     try:
         pieces = list(_FORMATTER.parse(template))
     except ValueError as error:

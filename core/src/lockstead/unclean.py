@@ -1,7 +1,7 @@
-"""Who left a lock unclean, and how that is said: also to those who come after one who was refused for it.
+"""The holder that left a lock unclean, also for callers after one that was refused because of it.
 
-Who is refused gives the lock back as unclean, so the record names the one who was refused as its last holder. The audit
-entry that this leaves says, in the words of here, who it was that did not end cleanly.
+A refused caller releases the lock as unclean, so the record names that caller as the last holder. The reason in its
+audit entry, in the format of `Unclean`, names the holder that did not end cleanly.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ UNKNOWN: Final = "an unknown owner"
 
 @dataclass(frozen=True, slots=True)
 class Unclean:
-    """Who did not end cleanly, on which key; owner is empty if nobody knows."""
+    """The holder that did not end cleanly, and the key; owner is empty if it is unknown."""
 
     key: str
     owner: str
@@ -33,14 +33,14 @@ class Unclean:
 
 
 def last(key: str, before: PreviousLease, own: str | None = None) -> Unclean | None:
-    """Return who held a lock before, if that one did not end cleanly, and was not `own`."""
+    """Return the previous holder, if it did not end cleanly and was not `own`."""
     return Unclean(key, before.owner, before.ending) if before.ending.is_unclean and before.owner != own else None
 
 
 def origin(last: Unclean, before: PreviousLease, broken: Iterable[AuditEntry]) -> Unclean:
-    """Return who it was at first: if the last holder was refused for the sake of another one, that one.
+    """Return the original unclean holder: if the last holder was refused because of another one, that one.
 
-    broken: the leases of this lock that were broken. Who is refused breaks its own lease, and says for whom.
+    broken: the broken leases of this lock. A refused caller breaks its own lease, and names the original holder.
     """
     for entry in broken:
         if entry.holder == before.holder and entry.by == entry.holder:
@@ -49,7 +49,8 @@ def origin(last: Unclean, before: PreviousLease, broken: Iterable[AuditEntry]) -
 
 
 def _said(key: str, reason: str) -> Unclean | None:
-    """Read what `str` wrote; None if it is anything else. Nothing is evaluated: it is what it is if written again."""
+    """Parse the output of `str`; None if it is anything else. Nothing is evaluated: it is valid if it is written
+    back unchanged."""
     found = re.fullmatch(f"the lease of (['\"])(.+)\\1 on {re.escape(repr(key))} ended ([A-Z]+)", reason)
     if found is None or found[3] not in LeaseOutcome.__members__:
         return None

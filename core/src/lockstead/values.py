@@ -1,6 +1,6 @@
-"""What is passed around: names, holders, sequencers, tickets, durations. All frozen, all without I/O.
+"""Values: names, sequencers, tickets, the outcome of a previous lease, durations. All immutable, all without I/O.
 
-Must not know how a store writes any of them down. Imported by who only names a lock, so what tickets need is imported
+Must not know how a store encodes any of them. Naming a lock imports this module, so what tickets need is imported
 with the first ticket.
 """
 
@@ -34,9 +34,9 @@ class Space(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """Where a record lives in a store: a user's key, the kind of record, and a part below it.
+    """The name of a record in a store: a user's key, the kind of record, and a part.
 
-    part is empty but for members (incarnation/nonce) and audit entries (instant-nonce).
+    part is empty except for members (incarnation/nonce) and audit entries (instant-nonce).
     """
 
     key: str
@@ -48,7 +48,7 @@ class Name:
 class Sequencer:
     """Fencing token, mode and key as one string that a resource can check: `token:mode:key`.
 
-    Says who came later, never who holds the lock now. Source: Chubby, OSDI 2006, section 2.4.
+    It orders holders; it does not prove who holds the lock now. Source: Chubby, OSDI 2006, section 2.4.
     """
 
     key: str
@@ -60,7 +60,7 @@ class Sequencer:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read what `str` wrote; ValueError if it is not a sequencer, TypeError if it is not text."""
+        """Parse the output of `str`; ValueError if it is not a sequencer, TypeError if it is not text."""
         if not isinstance(text, str):
             raise TypeError(f"a sequencer is text, not {type(text).__name__}; pass what lease.sequencer() gave")
         found = _SEQUENCER.fullmatch(text)
@@ -74,17 +74,17 @@ _SEQUENCER: Final = re.compile(r"(?P<token>[0-9]{1,40}):(?P<mode>[a-z]+):(?P<key
 TICKET_VERSION: Final = 1
 TICKET_PREFIX: Final = f"lockstead{TICKET_VERSION}."
 TICKET_CHARACTERS_MAX: Final = 65536
-"""What is longer is not read: a ticket may come from anybody, and has a few hundred."""
+"""Maximum length of a ticket. Its text may come from anyone; a real one has a few hundred characters."""
 
 _TICKET: Final = re.compile(r"lockstead(\d{1,9})\.")
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTicket:
-    """What another process needs to carry on with a lease. `str` gives text that fits an environment variable.
+    """What another process needs to use a lease. `str` returns text that fits an environment variable.
 
-    store is the store's URL without credentials; ttl is seconds. A ticket names a lease, it is not a secret and no
-    proof that the lease still lives.
+    store is the store's URL without credentials; ttl is in seconds. A ticket names a lease: it is not a secret, and
+    does not prove that the lease is still held.
     """
 
     store: str
@@ -103,9 +103,9 @@ class LeaseTicket:
 
     @classmethod
     def parse(cls, text: str | LeaseTicket) -> LeaseTicket:
-        """Read what `str` wrote; ValueError if it is not a ticket, damaged or of another major version.
+        """Parse the output of `str`; ValueError if it is not a ticket, is damaged, or has another major version.
 
-        TypeError if it is not text. What a later version of this major adds behind the fields is passed over.
+        TypeError if it is not text. Fields that a later version of this major appends are ignored.
         """
         if isinstance(text, LeaseTicket):
             return text
@@ -121,7 +121,7 @@ class LeaseTicket:
 
 
 def _ticket_fields(text: str) -> tuple[str, str, str, str, float] | None:
-    """Take a ticket's text apart; None if a character of it is missing or another one."""
+    """Split a ticket's text; None if a character of it is missing or changed."""
     import base64
     import json
 
@@ -167,7 +167,7 @@ def _check_version(ticket: str) -> None:
 
 
 class LeaseOutcome(Enum):
-    """How the lease before ours ended."""
+    """How the previous lease ended."""
 
     CLEAN = "CLEAN"
     EXPIRED = "EXPIRED"
@@ -176,19 +176,20 @@ class LeaseOutcome(Enum):
 
     @property
     def is_unclean(self) -> bool:
-        """Whether somebody may have stopped in the middle: an UNKNOWN one says nothing of it."""
+        """Return whether work may have stopped half done; False for UNKNOWN, which proves nothing."""
         return self in (LeaseOutcome.EXPIRED, LeaseOutcome.REVOKED)
 
 
 @dataclass(frozen=True, slots=True)
 class PreviousLease:
-    """How the lease before this one ended, and whose it was. After anything but CLEAN, repair what it left.
+    """How the previous lease ended, and its holder. After anything but CLEAN, repair what it may have left half
+    done.
 
-    CLEAN: released by who held it, or never held; also if it was broken and its section returned before it noticed.
+    CLEAN: released by its holder, or never held; also if it was broken and its section returned before it noticed.
     REVOKED: broken by an operator, whether its holder noticed and stopped, was cut off at once, or never came back.
-    EXPIRED: its holder died, or lost it without an operator's word. UNKNOWN: this is a member, or the server itself
-    drops the record of a holder that died (`StoreClock.SERVER_EXPIRES`; Redis after a week), so that a free key says
-    nothing. A lease under which nobody worked is passed over, if it was given back or swept.
+    EXPIRED: its holder died, or lost it without an operator's action. UNKNOWN: this is a member, or the server
+    itself removes the record of a holder that died (`StoreClock.SERVER_EXPIRES`; Redis after a week), so that a free
+    key proves nothing. A lease under which no work was done is skipped, if it was released or swept.
     """
 
     ending: LeaseOutcome
@@ -207,7 +208,7 @@ _ISO_UNITS: Final = (365 * 86400.0, 30 * 86400.0, 7 * 86400.0, 86400.0, 3600.0, 
 
 
 def seconds(value: Duration, what: str) -> float:
-    """Return a duration in seconds; ValueError or TypeError with a line that names `what`, if it is none.
+    """Return a duration in seconds; ValueError or TypeError, whose message names `what`, if it is not one.
 
     Durations are finite, not negative, and at most 100 years: threads and sockets cannot wait for longer.
     """
