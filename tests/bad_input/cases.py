@@ -140,8 +140,8 @@ def relation(name: str, settings: str, says: str, kind: type[Exception] = ValueE
 
 
 ROUNDS = (
-    "(1 + max_failures) * renew_every + abort_margin is … s, above ttl * (1 - drift) = … s; renew more often, "
-    "tolerate fewer failures, or use a longer ttl or a smaller abort_margin"
+    "ttl is … s, too short: (1 + max_failures) * renew_every + abort_margin is … s, above ttl * (1 - drift) = … s; "
+    "renew more often, tolerate fewer failures, or use a longer ttl or a smaller abort_margin"
 )
 BACKOFF = "backoff_min is … s and backoff_max … s; needed is 0 < backoff_min <= backoff_max"
 LIMIT = "request_timeout is … s; it must be above 0 and below renew_every (… s)"

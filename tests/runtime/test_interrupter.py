@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from lockstead.runtime import fork, interrupt
+from lockstead.runtime.context import current_task
 from lockstead.runtime.interrupt import (
     DEFERRALS_MAX,
     RETRY_EVERY,
@@ -22,7 +23,6 @@ from lockstead.runtime.interrupt import (
     SIGNALS_MAX,
     Interrupter,
     LeaseLostInterrupt,
-    _current_task,
     _interrupt_until_left,
     _ThreadNest,
     _Unraisable,
@@ -335,14 +335,14 @@ def test_the_task_that_runs_is_told_and_where_there_is_no_loop_or_task_none(monk
     seen: list[object] = []
 
     async def asks() -> bool:
-        asyncio.get_running_loop().call_soon(lambda: seen.append(_current_task()))
+        asyncio.get_running_loop().call_soon(lambda: seen.append(current_task()))
         await asyncio.sleep(0)
-        return _current_task() is asyncio.current_task()
+        return current_task() is asyncio.current_task()
 
     assert asyncio.run(asks())
-    assert (seen, _current_task()) == ([None], None)
+    assert (seen, current_task()) == ([None], None)
     monkeypatch.delitem(sys.modules, "asyncio")
-    assert _current_task() is None
+    assert current_task() is None
 
 
 def test_an_interrupt_that_comes_while_its_block_is_left_goes_no_further_and_that_of_another_does(

@@ -132,13 +132,13 @@ class Settings:
         if self.renew_every <= 0:
             raise ValueError("renew_every must be above 0")
         needed = time_for_failures(self.renew_every, self.max_failures) + self.abort_margin
-        believed = self.ttl * (1 - self.drift)
+        usable = self.ttl * (1 - self.drift)
         # with a tolerance, so that the defaults do not fail by rounding
-        if needed > believed * (1 + 1e-9):
+        if needed > usable * (1 + 1e-9):
             raise ValueError(
-                f"(1 + max_failures) * renew_every + abort_margin is {needed:g} s, above ttl * (1 - drift) = "
-                f"{believed:g} s; renew more often, tolerate fewer failures, or use a longer ttl "
-                "or a smaller abort_margin"
+                f"ttl is {self.ttl:g} s, too short: (1 + max_failures) * renew_every + abort_margin is {needed:g} s, "
+                f"above ttl * (1 - drift) = {usable:g} s; renew more often, tolerate fewer failures, or use a longer "
+                "ttl or a smaller abort_margin"
             )
         if not 0 < self.request_timeout < self.renew_every:
             raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -63,17 +63,13 @@ def break_lease(url: str, reason: str, by: str | None, now: bool, yes: bool, jso
         if held is not None and not yes:
             _confirm(now=now)
         by = by or registry.person()
-        broken = None
-        if held is not None:
-            broken = lock.break_lease(reason=reason, by=by, now=now, incarnation=held.incarnation)
-            if broken is None:
-                _refuse_other(lock)
-    if held is not None and broken is not None and not broken.removed and broken.was.revoked_by is not None:
-        reason, by = broken.was.revoke_reason or "", broken.was.revoked_by
-        if not json:
-            out(_revoked_before(lock.key, held, by, reason))
-            return Exit.OK
-    _print_result(lock.key, broken, reason, by, json=json)
+        broken = None if held is None else _broken(lock, held.incarnation, reason, by, now=now)
+    if json:
+        out_json(_fields(lock.key, broken, reason, by))
+    elif held is None or broken is None:
+        say(f"{lock.key!r} is free: nothing to break")
+    else:
+        out(_message(lock.key, broken, held))
     return Exit.OK
 
 
@@ -96,62 +92,55 @@ def _confirm(*, now: bool) -> None:
         raise Failed(Exit.NOT_ACQUIRED, "nothing was broken")
 
 
-def _refuse_other(lock: Lock) -> None:
-    """Raise Failed if another lease holds the key by now: the user did not see that one."""
-    held = lock.inspect()
-    if held is not None:
+def _broken(lock: Lock, incarnation: str, reason: str, by: str, *, now: bool) -> BreakResult | None:
+    """Break the lease that was shown; None if it has ended. Failed if another lease holds the key: it was not shown."""
+    broken = lock.break_lease(reason=reason, by=by, now=now, incarnation=incarnation)
+    if broken is None and (held := lock.inspect()) is not None:
         raise Failed(Exit.NOT_ACQUIRED, f"{lock.key!r} has passed to {held.owner!r} meanwhile; nothing was broken")
+    return broken
 
 
-def _print_result(key: str, broken: BreakResult | None, reason: str, by: str, *, json: bool) -> None:
-    if json:
-        from lockstead.cli.format import facts
-
-        fields = {
-            "key": key,
-            "broken": broken is not None,
-            "removed": broken is not None and broken.removed,
-            "by": by,
-            "reason": reason,
-            "max_overlap": None if broken is None else broken.max_overlap,
-            "overlap_until": None if broken is None else instant(broken.overlap_until_epoch),
-            "was": None if broken is None else facts(key, broken.was, time.time()),
-        }
-        out_json(fields)
-    elif broken is None:
-        say(f"{key!r} is free: nothing to break")
-    else:
-        out(_message(key, broken))
+def _was_revoked(broken: BreakResult) -> bool:
+    """Whether the lease had been revoked before, so that nothing was changed."""
+    return not broken.removed and broken.was.revoked_by is not None
 
 
-def _revoked_before(key: str, held: LockInfo, by: str, reason: str) -> str:
-    from lockstead.cli.format import expires_epoch
+def _fields(key: str, broken: BreakResult | None, reason: str, by: str) -> dict[str, Any]:
+    from lockstead.cli.format import facts
 
-    until = date_text(expires_epoch(held, time.time()) if held.revoked_by is not None else None)
-    free = "one ttl after that" if until is None else f"soon after {until}"
-    return (
-        f"{plain(key)} is revoked already, by {plain(by)}: {plain(reason)}. Nothing was changed. If its holder is "
-        f"dead, the lock is free {free}; --now frees it at once"
-    )
+    fields: dict[str, Any] = {"key": key, "broken": False, "removed": False, "by": by, "reason": reason}
+    fields |= {"max_overlap": None, "overlap_until": None, "was": None}
+    if broken is None:
+        return fields
+    if _was_revoked(broken):
+        fields |= {"by": broken.was.revoked_by, "reason": broken.was.revoke_reason}
+    return fields | {
+        "broken": True,
+        "removed": broken.removed,
+        "max_overlap": broken.max_overlap,
+        "overlap_until": instant(broken.overlap_until_epoch),
+        "was": facts(key, broken.was, time.time()),
+    }
 
 
-def _message(key: str, broken: BreakResult) -> str:
+def _message(key: str, broken: BreakResult, held: LockInfo) -> str:
+    """Return what was done. held: the lease as it was shown."""
+    if _was_revoked(broken):
+        from lockstead.cli.format import expires_epoch
+
+        until = date_text(expires_epoch(held, time.time()) if held.revoked_by is not None else None)
+        free = "one ttl after that" if until is None else f"soon after {until}"
+        why = f"{plain(broken.was.revoked_by or '')}: {plain(broken.was.revoke_reason or '')}"
+        text = f"{key} is revoked already, by {why}. Nothing was changed"
+        return f"{text}. If its holder is dead, the lock is free {free}; --now frees it at once"
     if broken.max_overlap == 0:
         return f"{key} is removed: its lease had expired, and the lock is free"
     # rounded up: the holder may consider itself the holder until that instant
     until = None if broken.overlap_until_epoch is None else date_text(math.ceil(broken.overlap_until_epoch))
-    until_when = (
-        "the holder for an unknown time (its record names no ttl)"
-        if until is None
-        else f"the holder until {until} at the latest"
-    )
+    how_long = "for an unknown time (its record names no ttl)" if until is None else f"until {until} at the latest"
+    may = f"may consider itself the holder {how_long}"
     if broken.removed:
-        alive = "If its holder is alive, it may consider itself"
-        return f"{key} is removed. {alive} {until_when}: make sure that it has stopped"
-    return (
-        f"{key} is revoked. Its holder finds out at its next renewal; it may consider itself {until_when}{_dead(until)}"
-    )
-
-
-def _dead(until: str | None) -> str:
-    return "" if until is None else ". If it is dead, the lock is free soon after that; --now frees it at once"
+        return f"{key} is removed. If its holder is alive, it {may}: make sure that it has stopped"
+    text = f"{key} is revoked. Its holder finds out at its next renewal; it {may}"
+    dead = "If it is dead, the lock is free soon after that; --now frees it at once"
+    return text if until is None else f"{text}. {dead}"

@@ -1,7 +1,8 @@
-"""The current lease: the innermost one of this context (thread or task)."""
+"""The current task, and the current lease: the innermost one of this context (thread or task)."""
 
 from __future__ import annotations
 
+import sys
 import weakref
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -16,6 +17,14 @@ class _Entered:
 
 
 _CURRENT: ContextVar[_Entered | None] = ContextVar("lockstead_current_lease", default=None)
+
+
+def current_task() -> Any | None:
+    """Return the asyncio task that runs in this thread now, or None. Does not import asyncio."""
+    asyncio = sys.modules.get("asyncio")
+    # None outside of a loop, where current_task would raise
+    loop = None if asyncio is None else asyncio._get_running_loop()
+    return None if asyncio is None or loop is None else asyncio.current_task(loop)
 
 
 def enter(lease: Any) -> None:

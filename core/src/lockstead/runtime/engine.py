@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import threading
 import weakref
 from collections import deque
@@ -32,6 +31,7 @@ from lockstead.protocol.release import Had, sweep, sweep_pauses
 from lockstead.renewal import RENEWALS_PER_TTL
 from lockstead.runtime import callers, fork
 from lockstead.runtime.clock import SYSTEM_CLOCK, Clock
+from lockstead.runtime.context import current_task
 from lockstead.runtime.drive import run
 from lockstead.runtime.inside import holds_no_lock, is_inside
 from lockstead.runtime.keeper import Keeper, KeptLease
@@ -393,10 +393,7 @@ def _apart(close: Callable[[], None]) -> None:
 
 def _caller() -> Any:
     """Return the running task, or else the thread: the object, since an identifier may be reused."""
-    asyncio = sys.modules.get("asyncio")
-    # _get_running_loop returns None outside of a loop, where current_task would raise
-    loop = None if asyncio is None else asyncio._get_running_loop()
-    task = None if asyncio is None or loop is None else asyncio.current_task(loop)
+    task = current_task()
     return threading.current_thread() if task is None else task
 
 

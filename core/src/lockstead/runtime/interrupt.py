@@ -30,6 +30,7 @@ from types import CodeType, FrameType
 from typing import Any, Final, TypeVar, cast
 
 from lockstead.runtime import fork
+from lockstead.runtime.context import current_task
 from lockstead.runtime.frames import throws, would_skip_exit
 from lockstead.runtime.nest import Block, Nest
 
@@ -91,7 +92,7 @@ class Interrupter(Block):
             )
         self._mutex = mutex
         self._around = _thread_nest()
-        self._task = _current_task()
+        self._task = current_task()
         self._thrown: type[LeaseLostInterrupt] | None = None
         self._throws: Iterator[int] = repeat(0)
         self._was_thrown = False
@@ -190,7 +191,7 @@ class Interrupter(Block):
 
     def may_be_raised_in(self, frame: FrameType | None) -> bool:
         """Return whether the interrupt may be raised in this frame, in the main thread."""
-        if self._task is not None and _current_task() is not self._task:
+        if self._task is not None and current_task() is not self._task:
             return False
         if frame is not None and self._deferrals < DEFERRALS_MAX and would_skip_exit(frame):
             self._deferrals += 1
@@ -264,7 +265,7 @@ class _ThreadNest(Nest):
             return
         previous = signal.getsignal(SIGNAL)
         # an event loop with a handler for this signal receives it whatever handler is installed here
-        if _current_task() is None or not callable(previous):
+        if current_task() is None or not callable(previous):
             self._previous, self._is_installed = previous, True
             signal.signal(SIGNAL, self.on_signal)
 
@@ -363,11 +364,3 @@ class _Unraisable:
 
 
 _UNRAISABLE: Final = _Unraisable()
-
-
-def _current_task() -> Any:
-    """Return the task that runs in this thread now, if any."""
-    asyncio = sys.modules.get("asyncio")
-    # None outside of a loop, where current_task would raise
-    loop = None if asyncio is None else asyncio._get_running_loop()
-    return None if asyncio is None or loop is None else asyncio.current_task(loop)
