@@ -17,6 +17,7 @@ import pytest
 from lockstead.errors import StoreUnavailable
 from lockstead.stores.aio_pool import AsyncPool
 from lockstead.stores.pool import Pool
+from tests.runtime.interrupted import everywhere_in
 
 LIMIT = 30.0
 
@@ -28,6 +29,7 @@ class Connection:
         self.number = number
         self.opened_at = time.monotonic()
         self.is_good = True
+        self.permit: object = None
         self.is_there = True
         self.is_closed = False
 
@@ -154,8 +156,7 @@ def test_a_server_that_failed_loses_its_idle_connections_and_no_other(pool: Pool
 
 
 def test_who_finds_all_in_use_has_to_wait_and_who_waits_too_long_is_told(pool: Pool[str, Connection]) -> None:
-    pool.take("a", soon())
-    pool.take("b", soon())
+    _used = pool.take("a", soon()), pool.take("b", soon())
     with pytest.raises(StoreUnavailable, match="demo:: all 2 connections were busy for too long"):
         pool.take("a", soon(0.02))
 
@@ -187,7 +188,8 @@ def test_a_fork_gets_a_pool_of_its_own_and_closes_nothing_of_its_parents(pool: P
     idle, used = pool.take("a", soon()), pool.take("a", soon())
     pool.give_back("a", idle)
     fresh = pool.forget()
-    assert {fresh.take("a", soon()).number, fresh.take("a", soon()).number} == {2, 3}, "all the room is there"
+    taken = fresh.take("a", soon()), fresh.take("a", soon())
+    assert {one.number for one in taken} == {2, 3}, "all the room is there"
     fresh.close()
     assert (idle.is_closed, used.is_closed) == (False, False)
     assert pool.take("a", soon()) is idle
@@ -200,6 +202,26 @@ def test_what_a_fork_inherited_is_not_collected_in_it(opener: Opener) -> None:
     gc.collect()
     assert inherited() is not None
     childs.close()
+
+
+def test_h34_an_interrupt_anywhere_takes_no_room_for_longer(pool: Pool[str, Connection]) -> None:
+    def use() -> None:
+        connection = pool.take("a", soon())
+        try:
+            assert not connection.is_closed
+        finally:
+            pool.give_back("a", connection)
+
+    places = 0
+    for _place in everywhere_in(use):
+        places += 1
+        first, second = pool.take("a", soon(5)), pool.take("a", soon(5))
+        with pytest.raises(StoreUnavailable, match="all 2 connections were busy"):
+            pool.take("a", soon(0))
+        pool.give_back("a", first)
+        pool.give_back("a", second)
+        del first, second
+    assert places > 10
 
 
 # --- threads -------------------------------------------------------------------------------------------------------
@@ -220,7 +242,7 @@ def in_thread(job: Callable[[], object]) -> tuple[threading.Thread, list[object]
 
 
 def test_a_waiting_thread_gets_what_another_gives_back(pool: Pool[str, Connection]) -> None:
-    first, _ = pool.take("a", soon()), pool.take("a", soon())
+    first, _other = pool.take("a", soon()), pool.take("a", soon())
     thread, found = in_thread(lambda: pool.take("a", soon()))
     assert found == []
     pool.give_back("a", first)
@@ -229,7 +251,7 @@ def test_a_waiting_thread_gets_what_another_gives_back(pool: Pool[str, Connectio
 
 
 def test_all_waiting_threads_are_told_at_once_that_the_store_is_closed(pool: Pool[str, Connection]) -> None:
-    pool.take("a", soon()), pool.take("a", soon())
+    _used = pool.take("a", soon()), pool.take("a", soon())
     waiting = [in_thread(lambda: pool.take("a", soon())) for _ in range(3)]
     pool.close()
     for thread, found in waiting:
@@ -277,7 +299,8 @@ def test_an_event_loop_shares_few_connections_in_the_same_way(opener: Opener) ->
             await pool.take("a", soon(0.02))
         await pool.give_back("a", one)
         one.is_there = False
-        assert (await pool.take("a", soon())).number == 3
+        four = await pool.take("a", soon())
+        assert four.number == 3
         assert one.is_closed
         waiting = [asyncio.ensure_future(pool.take("a", soon())) for _ in range(3)]
         await asyncio.sleep(0)
@@ -315,7 +338,7 @@ def test_a_task_that_is_cancelled_while_it_takes_leaves_all_the_room(opener: Ope
 def test_what_an_event_loop_takes_is_bounded_in_time(opener: Opener) -> None:
     async def main() -> None:
         pool = AsyncPool("demo:", opener.awaited, 1, age_max=math.inf)
-        await pool.take("a", soon())
+        _used = await pool.take("a", soon())
         began_at = time.monotonic()
         results = await asyncio.gather(*(pool.take("a", soon(0.02)) for _ in range(5)), return_exceptions=True)
         assert {type(said) for said in results} == {StoreUnavailable}

@@ -12,17 +12,19 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
 from lockstead.errors import StoreUnavailable
-from lockstead.stores.awaiting import Room
+from lockstead.stores.awaiting import Limiter
 
 
 class AsyncPooled(Protocol):
     """A connection that a pool can manage.
 
-    opened_at: when it was opened (monotonic clock). is_good: whether it may be used again after its last use.
+    opened_at: when it was opened (monotonic clock). is_good: whether it may be used again after its last use. permit:
+    set by the pool while the connection is in use.
     """
 
     opened_at: float
     is_good: bool
+    permit: object
 
     async def is_usable(self) -> bool:
         """Return whether an idle connection is still open and has received no unexpected data."""
@@ -40,8 +42,9 @@ C = TypeVar("C", bound=AsyncPooled)
 class AsyncPool(Generic[K, C]):
     """The connections of one process to one store, by key (usually the address). Replaced in a forked child.
 
-    Safe to share between threads; an asynchronous pool belongs to one event loop instead. It has no lock: each
-    step on a deque is atomic, and a coroutine that is being garbage-collected may give a connection back.
+    Safe to share between threads; an asynchronous pool belongs to one event loop instead. Giving back takes no lock:
+    each step on a deque is atomic, and a coroutine that is being garbage-collected may do it. A connection that an
+    interrupt prevents from being given back is dropped, and its permit with it.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class AsyncPool(Generic[K, C]):
         self._limit = limit
         self._age_max = age_max
         self._idle_max = idle_max
-        self._room = Room(limit)
+        self._limiter = Limiter(limit)
         self._idle: dict[K, deque[tuple[C, float]]] = {}
         self._is_open = True
         self._inherited: object = None
@@ -73,20 +76,25 @@ class AsyncPool(Generic[K, C]):
 
         Raises StoreUnavailable, or any error of `connect`; nothing was sent in either case.
         """
-        if not await self._room.enter(ends_at):
+        permit = await self._limiter.acquire(ends_at)
+        if permit is None:
             raise StoreUnavailable(f"{self._name}: all {self._limit} connections were busy for too long")
         try:
-            while self._is_open:
-                try:
-                    connection, idle_since = self._idle[key].pop()
-                except LookupError:
-                    return await self._connect(key, ends_at)
-                if await self._is_usable(connection, idle_since):
-                    return connection
-            raise StoreUnavailable(f"the store {self._name} is closed")
-        except BaseException:
-            self._room.leave()
-            raise
+            connection = await self._ready(key, ends_at)
+            connection.permit = permit
+            return connection
+        finally:
+            del permit  # an error that is kept for later must not keep it
+
+    async def _ready(self, key: K, ends_at: float) -> C:
+        while self._is_open:
+            try:
+                connection, idle_since = self._idle[key].pop()
+            except LookupError:
+                return await self._connect(key, ends_at)
+            if await self._is_usable(connection, idle_since):
+                return connection
+        raise StoreUnavailable(f"the store {self._name} is closed")
 
     async def _is_usable(self, connection: C, idle_since: float) -> bool:
         """Return whether a connection may be reused; close it if not."""
@@ -101,7 +109,7 @@ class AsyncPool(Generic[K, C]):
 
     async def give_back(self, key: K, connection: C) -> None:
         """Take back a connection; keep it if it may be reused, else close it."""
-        self._room.leave()
+        connection.permit = None
         if not connection.is_good:
             await connection.aclose()
             return
@@ -138,6 +146,6 @@ class AsyncPool(Generic[K, C]):
         """Close all idle connections now, and those in use as soon as they are given back. Idempotent."""
         self._is_open = False
         self._idle_max = -math.inf  # connections given back from now on count as idle for too long
-        self._room.leave()  # wakes one waiter, which finds the pool closed and wakes the next
+        self._limiter.lift()
         for key in list(self._idle):
             await self.drop(key)

@@ -17,29 +17,43 @@ from lockstead.errors import StoreUnavailable
 
 T = TypeVar("T")
 
-__all__ = ["Room", "aside", "ready"]
+__all__ = ["Limiter", "aside", "ready"]
 
 
-class Room:
+class _Permit:
+    """One caller's permit. It ends with the last reference to it, so that no interrupt can lose it."""
+
+    __slots__ = ("_free",)
+
+    def __init__(self, free: asyncio.Semaphore) -> None:
+        self._free = free
+
+    def __del__(self) -> None:
+        with suppress(RuntimeError):  # the loop is closed, so it has no waiters
+            self._free.release()
+
+
+class Limiter:
     """A limit on concurrent callers; further callers wait. Belongs to one event loop."""
 
     def __init__(self, count: int) -> None:
         self._free = asyncio.Semaphore(count)
 
-    async def enter(self, ends_at: float) -> bool:
-        """Return True as soon as there is room, or False if there is none by `ends_at` (monotonic clock)."""
+    async def acquire(self, ends_at: float) -> object | None:
+        """Return a permit, or None if there is none by `ends_at` (monotonic clock). It is held while referenced."""
         if not self._free.locked():
-            return await self._free.acquire()
+            await self._free.acquire()
+            return _Permit(self._free)
         try:
             async with asyncio.timeout(ends_at - time.monotonic()):
-                return await self._free.acquire()
+                await self._free.acquire()
+                return _Permit(self._free)
         except TimeoutError:
-            return False
+            return None
 
-    def leave(self) -> None:
-        """Make room for another caller. Neither blocks nor takes a lock."""
-        with suppress(RuntimeError):  # the loop is closed, so it has no waiters
-            self._free.release()
+    def lift(self) -> None:
+        """End the limit: every waiter gets a permit as soon as the one before it has dropped its own."""
+        self._free.release()
 
 
 async def ready(descriptor: int, ends_at: float, reads: bool = True, writes: bool = False) -> None:

@@ -5,40 +5,71 @@ Both modules define the same names, because the blocking store modules are gener
 
 from __future__ import annotations
 
+import math
 import select
+import threading
 import time
 from collections.abc import Callable
+from operator import call
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import Final, TypeVar
+from weakref import ref
 
 T = TypeVar("T")
 
-__all__ = ["Room", "aside", "is_readable", "ready"]
+LOOK_AGAIN: Final = 0.5
+"""Seconds until a waiter looks for a permit by itself: one that was woken before it may have been interrupted."""
+
+__all__ = ["Limiter", "aside", "is_readable", "ready"]
 
 
-class Room:
-    """A limit on concurrent callers; further callers wait. Safe to share between threads."""
+class _Permit:
+    """One caller's permit."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Limiter:
+    """A limit on concurrent callers; further callers wait. Safe to share between threads.
+
+    Permits are not counted: those that are still referenced are. So an interrupt can lose none, at any line.
+    """
 
     def __init__(self, count: int) -> None:
-        # acquire and release of a semaphore take six times as long
-        self._free: SimpleQueue[None] = SimpleQueue()
-        for _ in range(count):
-            self._free.put(None)
+        self._count: float = count
+        self._lock = threading.RLock()  # the garbage collector may call for a permit where one is given
+        self._given: list[ref[_Permit]] = []
+        self._ended: SimpleQueue[object] = SimpleQueue()
+        """An item for each permit that ended, which wakes one waiter. Put by C code, which cannot be interrupted."""
 
-    def enter(self, ends_at: float) -> bool:
-        """Return True as soon as there is room, or False if there is none by `ends_at` (monotonic clock)."""
-        try:
-            self._free.get(False)  # usually there is room
-        except Empty:
-            try:
-                self._free.get(timeout=max(0.0, ends_at - time.monotonic()))
+    def acquire(self, ends_at: float) -> object | None:
+        """Return a permit, or None if there is none by `ends_at` (monotonic clock). It is held while referenced."""
+        pause = 0.0
+        while True:
+            try:  # noqa: SIM105 - a context manager takes longer
+                self._ended.get(timeout=pause)
             except Empty:
-                return False
-        return True
+                pass
+            permit = self._permit()
+            left = ends_at - time.monotonic()
+            if permit is not None or left <= 0:
+                return permit
+            pause = min(left, LOOK_AGAIN)
 
-    def leave(self) -> None:
-        """Make room for another caller. Neither blocks nor takes a lock."""
-        self._free.put(None)
+    def _permit(self) -> _Permit | None:
+        with self._lock:
+            if len(self._given) >= self._count:
+                self._given = [*filter(call, self._given)]
+                if len(self._given) >= self._count:
+                    return None
+            permit = _Permit()
+            self._given.append(ref(permit, self._ended.put))
+            return permit
+
+    def lift(self) -> None:
+        """End the limit: every waiter gets a permit as soon as the one before it has dropped its own."""
+        self._count = math.inf
+        self._ended.put(None)
 
 
 def ready(descriptor: int, ends_at: float, reads: bool = True, writes: bool = False) -> None:

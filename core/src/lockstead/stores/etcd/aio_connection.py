@@ -33,7 +33,7 @@ class NotHttp(OSError):  # noqa: N818 - the name describes the answer
 class AsyncConnection:
     """A connection for one caller at a time. `is_good` is False after a failure; the caller then closes it."""
 
-    __slots__ = ("_descriptor", "_socket", "is_good", "opened_at")
+    __slots__ = ("_descriptor", "_socket", "is_good", "opened_at", "permit")
 
     def __init__(self, plain: socket.socket) -> None:
         plain.setblocking(False)
@@ -41,6 +41,7 @@ class AsyncConnection:
         self._descriptor = plain.fileno()
         self.opened_at = time.monotonic()
         self.is_good = True
+        self.permit: object = None
 
     async def connect(self, address: Any, ends_at: float) -> None:
         """Connect to an address by `ends_at` (monotonic clock). Raises OSError."""

@@ -15,7 +15,7 @@ from h11 import ProtocolError
 
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.script import drive
-from lockstead.stores.blocking import Room
+from lockstead.stores.blocking import Limiter
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.bounds import Bounds
 from lockstead.stores.etcd import encoding
@@ -53,7 +53,7 @@ class Client:
     def __init__(self, members: Members) -> None:
         self._members = members
         self._pool = Pool(members.url, self._opened, CONNECTIONS_MAX, idle_max=IDLE_MAX)
-        self._signing_in = Room(1)
+        self._signing_in = Limiter(1)
         self._head = lru_cache(HEADS_MAX)(head_of)
 
     def run(self, script: Operation[T], bounds: Bounds) -> T:
@@ -76,7 +76,8 @@ class Client:
         members = self._members
         if not members.user or members.token not in (None, spent):
             return members.token
-        if not self._signing_in.enter(bounds.ends_at):  # a sign-in is costly for the server
+        permit = self._signing_in.acquire(bounds.ends_at)  # a sign-in is costly for the server
+        if permit is None:
             raise StoreUnavailable(f"no sign-in at {self._members.url} within {bounds.limit:.3g} s; nothing was sent")
         try:
             if members.token in (None, spent):
@@ -86,7 +87,7 @@ class Client:
                 members.token = str(answered(response, request)["token"]) if has_users else ""
             return members.token
         finally:
-            self._signing_in.leave()
+            del permit  # an error that is kept for later must not keep it
 
     def _send(self, request: Request, token: str | None, bounds: Bounds, only: str | None = None) -> Response:
         waiting = self._members.in_turn() if only is None else [only]

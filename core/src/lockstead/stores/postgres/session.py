@@ -88,6 +88,7 @@ class Session:
         self.descriptor = int(pgconn.socket)
         self.opened_at = time.monotonic()
         self.is_good = True
+        self.permit: object = None
         self.is_direct = False
         self._pgconn = pgconn
         self._warning = ""

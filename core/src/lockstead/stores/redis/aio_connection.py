@@ -37,7 +37,7 @@ Peer: TypeAlias = "tuple[Address, bool]"
 class AsyncConnection:
     """One connection for one caller at a time. The caller that opened it closes it."""
 
-    __slots__ = ("_opened", "_replies", "_used_at", "is_good", "opened_at", "raw", "where")
+    __slots__ = ("_opened", "_replies", "_used_at", "is_good", "opened_at", "permit", "raw", "where")
 
     def __init__(self, opened: Opened, where: str) -> None:
         self._opened = opened
@@ -45,6 +45,7 @@ class AsyncConnection:
         self._replies = Replies()
         self.where = where
         self.is_good = True
+        self.permit: object = None
         self.opened_at = self._used_at = time.monotonic()
 
     async def is_usable(self) -> bool:
