@@ -38,9 +38,7 @@ def waiters(size: Size) -> Iterator[Row]:
         threads = [threading.Thread(target=_wait, args=(lock,)) for _ in range(size.waiters)]
         for thread in threads:
             thread.start()
-        while len(waiting._engine.local_queue._turns._queues.get("crowd", ())) < size.waiters or not asked(
-            http, url, "get"
-        ):
+        while len(waiting._engine.local_queue._queues.get("crowd", ())) < size.waiters or not asked(http, url, "get"):
             time.sleep(0.05)
         http.delete(f"{url}/_requests")  # the first one tried to write, once, before the others waited
         ends_at = time.monotonic() + size.waiting

@@ -49,7 +49,7 @@ def assert_polled_like_one(lines: list[LoggedRequest]) -> None:
 async def settled(client: AsyncClient, count: int) -> None:
     """Wait until this many are queued."""
     lines = client._engine.local_queue
-    await asyncio.to_thread(until, lambda: len(lines._turns._queues.get("apt", ())) == count, 60)
+    await asyncio.to_thread(until, lambda: len(lines._queues.get("apt", ())) == count, 60)
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ def test_h15_two_hundred_threads_read_like_one_and_come_in_one_after_another(
         threads = [threading.Thread(target=wait, args=(number,)) for number in range(THREADS)]
         for thread in threads:
             thread.start()
-        until(lambda: len(client._engine.local_queue._turns._queues.get("apt", ())) == THREADS, 60)
+        until(lambda: len(client._engine.local_queue._queues.get("apt", ())) == THREADS, 60)
         assert gcs.requests.wait_for(8, "get", timeout=60)
         assert_polled_like_one(gcs.requests.all())
         gcs.requests.clear()
@@ -139,7 +139,7 @@ def test_h15_h18_waiters_that_are_cancelled_ask_nothing_and_leave_nothing(
             assert gcs.requests.count("mutation") == 0
             await asyncio.to_thread(holder.release)
             await (await waiting[WAITERS // 2]).release()
-            assert not client._engine.local_queue._turns._queues
+            assert not client._engine.local_queue._queues
             assert not client._engine.pending_holders
         assert not [name for name in gcs.objects("b") if "/companion/" not in name]
 
@@ -193,7 +193,7 @@ def wait():
 threads = [threading.Thread(target=wait, name=str(place)) for place in range(3)]
 for thread in threads:
     thread.start()
-while len(client._engine.local_queue._turns._queues.get("apt", ())) < len(threads):
+while len(client._engine.local_queue._queues.get("apt", ())) < len(threads):
     time.sleep(0.005)
 told("in line", number)
 for thread in threads:

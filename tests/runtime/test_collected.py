@@ -296,9 +296,9 @@ def test_h35_a_coroutine_that_is_collected_while_it_acquires_or_releases_makes_n
     in_time(client._engine, lambda: asyncio.run(abandon_and_go_on()))
     if abandon is in_line:
         # who was first is forgotten too once its loop is closed
-        until(lambda: len(client._engine.local_queue._turns._queues.get("gen", ())) < 2)
+        until(lambda: len(client._engine.local_queue._queues.get("gen", ())) < 2)
     else:
-        until(lambda: not client._engine.local_queue._turns._queues)
+        until(lambda: not client._engine.local_queue._queues)
     until(lambda: not client._engine._owner_notes)
     if abandon in {in_release, in_acquire}:
         looking = Client(store)

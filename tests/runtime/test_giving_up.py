@@ -538,7 +538,7 @@ def test_h18_a_task_cancelled_in_line_leaves_the_line() -> None:
                 for task in waiting:
                     task.cancel()
                 await asyncio.gather(*waiting, return_exceptions=True)
-                assert not client._engine.local_queue._turns._queues
+                assert not client._engine.local_queue._queues
 
     asyncio.run(use())
 

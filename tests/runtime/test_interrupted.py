@@ -151,7 +151,7 @@ def test_who_is_interrupted_while_it_leaves_the_line_does_not_stop_those_behind_
         places = 0
         for _place in everywhere_in(waits):
             places += 1
-            line = client._engine.local_queue._turns._queues.get("apt")
+            line = client._engine.local_queue._queues.get("apt")
             assert not line or all(bell.is_over for bell in line)
             lock.break_lease(reason="a test", by="tester", now=True)
             client._engine._owner_notes.clear()
@@ -171,7 +171,7 @@ def test_a_waiter_behind_one_that_is_over_becomes_the_first() -> None:
     assert interrupt_at(2, leave)
     assert lines.is_first("apt", second)
     lines.leave("apt", second)
-    assert not lines._turns._queues
+    assert not lines._queues
 
 
 AFTER_A_LOSS = """

@@ -51,7 +51,7 @@ def test_h14_another_thread_waits_and_gets_it() -> None:
 
         thread = threading.Thread(target=wait)
         thread.start()
-        until(lambda: client._engine.local_queue._turns._queues)
+        until(lambda: client._engine.local_queue._queues)
         order.append("first")
         lease.release()
         thread.join(60)
@@ -124,7 +124,7 @@ def test_h15_waiters_that_run_out_of_time_ask_once_more_and_leave_the_line() -> 
                 asked = [asyncio.create_task(lock.acquire(timeout=0.2)) for _ in range(50)]
                 answers = await asyncio.gather(*asked, return_exceptions=True)
                 assert all(isinstance(answer, NotAcquired) for answer in answers)
-            assert not client._engine.local_queue._turns._queues
+            assert not client._engine.local_queue._queues
 
     asyncio.run(crowd())
 
@@ -140,7 +140,7 @@ def test_a_waiter_of_this_process_is_woken_by_a_release_long_before_its_pause_en
 
         thread = threading.Thread(target=wait)
         thread.start()
-        until(lambda: client._engine.local_queue._turns._queues)
+        until(lambda: client._engine.local_queue._queues)
         time.sleep(0.1)
         lease.release()
         assert got.wait(60)
@@ -163,7 +163,7 @@ def test_a_waiter_is_refused_when_its_client_is_closed() -> None:
     threads = [threading.Thread(target=wait) for _ in range(3)]
     for thread in threads:
         thread.start()
-    until(lambda: client._engine.local_queue._turns._queues)
+    until(lambda: client._engine.local_queue._queues)
     client.close()
     for thread in threads:
         thread.join(60)
@@ -226,7 +226,7 @@ def test_a_waiter_whose_event_loop_has_ended_keeps_nobody_waiting(is_closed: boo
     lease = other.lock("apt").acquire()
     gone = loop.create_task(client.lock("apt").acquire())
     loop.run_until_complete(asyncio.wait([gone], timeout=0.2))
-    assert list(client._engine.local_queue._turns._queues) == ["apt"]
+    assert list(client._engine.local_queue._queues) == ["apt"]
     if is_closed:
         loop.close()
     lease.release()
@@ -261,7 +261,7 @@ def test_a_waiter_whose_event_loop_stands_still_keeps_its_place() -> None:
     loop.close()
     assert lines.is_first("apt", behind)
     lines.leave("apt", behind)
-    assert not lines._turns._queues
+    assert not lines._queues
 
 
 def test_who_leaves_wakes_the_next_one_also_if_a_newcomer_has_seen_that_it_is_over() -> None:

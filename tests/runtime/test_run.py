@@ -58,7 +58,7 @@ def test_a_request_has_its_own_time_or_what_is_left_of_the_wait_and_a_little_mor
     assert resumed.gives_up_at == 200.0
     assert Limits(5.0).resumed(200.0).gives_up_at is None
     with pytest.raises(StoreRefused, match="the client was closed"):
-        resumed.of(0.0)
+        resumed.refuse_if_closed()
 
 
 def test_a_pause_ends_with_the_wait_at_the_latest() -> None:

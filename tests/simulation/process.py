@@ -29,7 +29,7 @@ from lockstead.protocol.members import Attached, renew_member
 from lockstead.protocol.record import Record, encode
 from lockstead.protocol.release import Had, Outcome, give_back, may_remove_after_loss, sweep, sweep_pauses
 from lockstead.protocol.renew import renew
-from lockstead.protocol.turns import Turns
+from lockstead.runtime.local_queue import LocalQueue
 from lockstead.settings import Settings
 from lockstead.values import Name
 from tests.simulation.invariants import EPSILON, NOTICE_MAX
@@ -76,7 +76,7 @@ class Process(Machine):
         self._queue: deque[SendNext[KeptLease] | SendBatch[KeptLease]] = deque()
         self._free_workers = self.plan.workers
         self._pending_holders: set[str] = set()
-        self.turns = Turns[Waiter]()
+        self.queue = LocalQueue()
         self.waiters: list[Waiter] = []
         self.polls_until = 0.0
         self._wakes_at = NEVER
@@ -100,9 +100,7 @@ class Process(Machine):
 
     def _key_is_free(self, key: str) -> None:
         """Wake the waiter in this process for a key that the process released."""
-        woken = self.turns.freed(key)
-        if woken is not None:
-            woken.ring()
+        self.queue.wake_first(key)
         self.after(2 * NOTICE_MAX, lambda _: check_woken(self, key, self.world.now - 2 * NOTICE_MAX))
 
     def clean_up_abandoned(self, request: AcquireRequest) -> None:

@@ -1,4 +1,4 @@
-"""A simulated waiter: one acquisition in a process's local queue, using the real `protocol.turns`."""
+"""A simulated waiter: one acquisition in a process's local queue, using the real `runtime.local_queue`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from lockstead.errors import StoreError
 from lockstead.protocol.acquire import AcquireRequest, Contended, acquire
-from lockstead.protocol.turns import LOOK_AGAIN
+from lockstead.runtime.local_queue import LOOK_AGAIN
 from tests.simulation.runner import ScriptRunner, Then
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ class Waiter:
 
     def start(self) -> None:
         """Join the queue."""
-        self.request.on_wait = lambda seen: self._process.turns.note(self.key, seen)
+        self.request.on_wait = lambda seen: self._process.queue.note(self.key, seen)
         self._process.waiters.append(self)
-        if self._process.turns.enter(self.key, self):
+        if self._process.queue.enter(self.key, self):
             self._acquire(was_first=True)
         else:
             self._wait()
@@ -66,7 +66,7 @@ class Waiter:
         left = LOOK_AGAIN if self._gives_up_at is None else self._gives_up_at - process.now()
         if left <= 0:
             self._time_out()
-        elif process.turns.first(self.key) is self:
+        elif process.queue.is_first(self.key, self):
             self._acquire(was_first=False)
         else:
             process.after(min(left, LOOK_AGAIN) / process.clock.rate, self._wait)
@@ -74,7 +74,7 @@ class Waiter:
     def _time_out(self) -> None:
         """Handle the timeout of a waiter that is not first: report what the first waiter last saw."""
         self._has_timed_out = True
-        seen = self._process.turns.noted(self.key)
+        seen = self._process.queue.noted(self.key)
         if isinstance(seen, Contended | StoreError):
             self._end(seen)
         else:
@@ -122,9 +122,7 @@ class Waiter:
     def _leave(self) -> None:
         process, self.is_over = self._process, True
         process.waiters.remove(self)
-        following = process.turns.leave(self.key, self)
-        if following is not None:
-            following.ring()
+        process.queue.leave(self.key, self)
         process.check_turns_after(self.key, 0.0)
 
 

@@ -304,9 +304,7 @@ def settled(client: Client, kept: Lease) -> None:
             held.lease_state.lease.name.key for held in engine.keeper._keeping if _referred(held) is not kept._kept
         ]
         stuck = [thread.name for thread in threading.enumerate() if thread.name == "lockstead-interrupt"]
-        in_line = [
-            bell for line in list(engine.local_queue._turns._queues.values()) for bell in line if not bell.is_over
-        ]
+        in_line = [bell for line in list(engine.local_queue._queues.values()) for bell in line if not bell.is_over]
         if not others and not stuck and not in_line:
             break
         if time.monotonic() > end:

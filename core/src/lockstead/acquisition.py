@@ -54,7 +54,6 @@ class Acquisition:
         is_patient: bool = False,
         spent: float = 0.0,
     ) -> None:
-        engine.refuse_if_closed()
         self.engine = engine
         self.key = key
         self._settings = settings
@@ -73,8 +72,9 @@ class Acquisition:
         if self._waits:
             engine.refuse_self_wait(name)
             self._request.on_wait = self._waiting
-        # until it is kept or abandoned, a reclaim by the same owner must not take it for a dead process's
-        engine.pending_holders[self._request.holder] = self._request
+        if settings.owner is not None:
+            # until it is kept or abandoned, a reclaim by the same owner must not take it for a dead process's
+            engine.pending_holders[self._request.holder] = self._request
 
     def enter(self, waker: Waiter) -> bool:
         """Enter the local queue; True if it is our turn at once."""
@@ -110,6 +110,7 @@ class Acquisition:
         woke late asks again after an error, because the first may have lost its reply for the same reason. After a
         stall longer than a last attempt it always asks: the lock may have been released meanwhile.
         """
+        self.engine.refuse_if_closed()
         now = self.engine.clock.now()
         is_stalled = now >= self.limits.ends()
         if is_stalled:
@@ -134,23 +135,27 @@ class Acquisition:
         if isinstance(outcome, Contended):
             self._contended = outcome
             self._is_over = True
-            engine.pending_holders.pop(self._request.holder, None)
+            self._not_pending()
             engine.clean_up_abandoned(self._request, self._settings)
             return None
         if engine.local_queue.is_followed(self.key):
             engine.local_queue.note(self.key, Contended(decode(self._request.name, self._request.fields)))
         waited = max(0.0, engine.clock.now() - self._started_at)
         kept = engine.granted(outcome, self._request, self._context, waited)
-        engine.pending_holders.pop(self._request.holder, None)
+        self._not_pending()
         return kind(engine, kept, engine.note_acquired(kept))
 
     @uninterrupted
     def failed(self, error: BaseException) -> None:
         """Clean up after an acquisition that ended with an error: remove what it may have written."""
         self._is_over = True
-        self.engine.pending_holders.pop(self._request.holder, None)
+        self._not_pending()
         if self._has_asked:
             self._tidy(partial(self.engine.clean_up_abandoned, self._request, self._settings, error))
+
+    def _not_pending(self) -> None:
+        if self._settings.owner is not None:
+            self.engine.pending_holders.pop(self._request.holder, None)
 
     def _tidy(self, work: Callable[[], None]) -> None:
         """Do the work, or let the keeper do it if the garbage collector runs this in a thread that may hold a lock."""

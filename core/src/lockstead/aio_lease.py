@@ -17,7 +17,7 @@ from lockstead.protocol.commands import Script
 from lockstead.runtime import context
 from lockstead.runtime.aio_drive import run, wait_in_line
 from lockstead.runtime.aio_give_back import give_back
-from lockstead.runtime.awaiting import new_waker, quiet_waker, settle
+from lockstead.runtime.awaiting import AsyncWaker, settle
 from lockstead.runtime.engine import Engine
 from lockstead.runtime.inside import is_inside
 from lockstead.runtime.interrupt import uninterrupted
@@ -31,7 +31,7 @@ T = TypeVar("T")
 async def ask(acquisition: Acquisition) -> AsyncLease | None:
     """Run an acquisition; None if the lock is held."""
     engine = acquisition.engine
-    waker = new_waker(engine, acquisition.came_late, acquisition.abandoned)
+    waker = AsyncWaker(engine, acquisition.came_late, acquisition.abandoned)
     try:
         first = acquisition.enter(waker)
         in_time = first or await wait_in_line(engine, acquisition.key, waker, acquisition.gives_up_at)
@@ -49,7 +49,7 @@ async def ask(acquisition: Acquisition) -> AsyncLease | None:
 async def converse(engine: Engine, settings: Settings, script: Script[T], limits: Limits | None = None) -> T:
     """Run any other operation. limits: of one that waits."""
     limits = limits or Limits(settings.request_timeout)
-    return await run(script, engine.store, engine.clock, limits, quiet_waker(engine))
+    return await run(script, engine.store, engine.clock, limits, AsyncWaker(engine))
 
 
 class AsyncLease(AsyncGuardedLease):

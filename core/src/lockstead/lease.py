@@ -16,7 +16,7 @@ from lockstead.events import ReleaseFailed
 from lockstead.guard import GuardedLease
 from lockstead.protocol.commands import Script
 from lockstead.runtime import context
-from lockstead.runtime.blocking import new_waker, quiet_waker, settle
+from lockstead.runtime.blocking import ThreadWaker, settle
 from lockstead.runtime.drive import run, wait_in_line
 from lockstead.runtime.engine import Engine
 from lockstead.runtime.give_back import give_back
@@ -32,7 +32,7 @@ T = TypeVar("T")
 def ask(acquisition: Acquisition) -> Lease | None:
     """Run an acquisition; None if the lock is held."""
     engine = acquisition.engine
-    waker = new_waker(engine, acquisition.came_late, acquisition.abandoned)
+    waker = ThreadWaker(engine, acquisition.came_late, acquisition.abandoned)
     try:
         first = acquisition.enter(waker)
         in_time = first or wait_in_line(engine, acquisition.key, waker, acquisition.gives_up_at)
@@ -50,7 +50,7 @@ def ask(acquisition: Acquisition) -> Lease | None:
 def converse(engine: Engine, settings: Settings, script: Script[T], limits: Limits | None = None) -> T:
     """Run any other operation. limits: of one that waits."""
     limits = limits or Limits(settings.request_timeout)
-    return run(script, engine.store, engine.clock, limits, quiet_waker(engine))
+    return run(script, engine.store, engine.clock, limits, ThreadWaker(engine))
 
 
 class Lease(GuardedLease):

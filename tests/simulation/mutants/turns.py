@@ -5,45 +5,44 @@ from __future__ import annotations
 from typing import Any
 
 from lockstead.protocol.acquire import AcquireRequest
-from lockstead.protocol.turns import Turns
-from tests.protocol import test_turns
-from tests.runtime import test_queueing
+from lockstead.runtime.local_queue import LocalQueue
+from tests.runtime import test_queueing, test_turns
 from tests.simulation.mutants.patching import Patch, mutant
 
 
 @mutant(
     "a waiter that leaves the queue wakes nobody",
     "behind a waiter that gave up, the others look for themselves seconds later, while the lock is free",
-    test_turns.test_one_asks_and_the_others_follow_in_the_order_they_came,
+    test_turns.test_the_first_in_line_asks_and_hands_on_to_the_next_who_still_waits,
 )
 def leaving_wakes_nobody() -> list[Patch]:
-    true = Turns.leave
+    true = LocalQueue._without
 
-    def leave(self: Any, key: str, waiter: Any) -> None:
+    def without(self: Any, key: str, waiter: Any) -> None:
         true(self, key, waiter)
 
-    return [(Turns, "leave", leave)]
+    return [(LocalQueue, "_without", without)]
 
 
 @mutant(
     "every waiter is first",
     "a thousand threads of one process ask the store at once, again and again",
-    test_turns.test_one_asks_and_the_others_follow_in_the_order_they_came,
+    test_turns.test_the_first_in_line_asks_and_hands_on_to_the_next_who_still_waits,
 )
 def every_waiter_is_first() -> list[Patch]:
-    true = Turns.enter
+    true = LocalQueue.enter
 
     def enter(self: Any, key: str, waiter: Any) -> bool:
         true(self, key, waiter)
         return True
 
-    return [(Turns, "enter", enter)]
+    return [(LocalQueue, "enter", enter)]
 
 
 @mutant(
     "an interrupted waiter keeps its turn",
     "a Ctrl-C at the wrong line, and nobody in this process gets the lock any more",
-    test_turns.test_a_waiter_that_was_interrupted_is_passed_over,
+    test_turns.test_who_is_over_before_it_asks_is_passed_over,
 )
 def interrupted_waiters_keep_their_turn() -> list[Patch]:
     def first(self: Any, key: str) -> Any:
@@ -54,19 +53,19 @@ def interrupted_waiters_keep_their_turn() -> list[Patch]:
             return None
         return queue[0]
 
-    return [(Turns, "first", first)]
+    return [(LocalQueue, "_first", first)]
 
 
 @mutant(
     "a key that was given back wakes nobody in its process",
     "the next thread sleeps on, for up to the longest pause, before a lock that is free",
-    test_turns.test_the_first_is_woken_when_the_key_may_be_free,
+    test_turns.test_a_ring_wakes_the_first_alone_and_one_for_all_wakes_everybody,
 )
 def freed_keys_wake_nobody() -> list[Patch]:
-    def freed(self: Any, key: str) -> None:
+    def wake_first(self: Any, key: str) -> None:
         self._noted.pop(key, None)
 
-    return [(Turns, "freed", freed)]
+    return [(LocalQueue, "wake_first", wake_first)]
 
 
 @mutant(

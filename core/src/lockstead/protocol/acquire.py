@@ -357,7 +357,7 @@ def _with_token(grant: Grant, token: int) -> Grant:
 def _granted(
     request: AcquireRequest, reply: Reply[Any], seen: Snapshot, previous_lease: PreviousLease, context: ProtocolContext
 ) -> Grant:
-    context.note_write(request.name, reply, seen)
+    context.note_clocks(request.name, reply, seen)
     context.observations.discard(request.name)
     ttl = context.settings.ttl
     return Grant(

@@ -59,7 +59,7 @@ class ProtocolContext:
         lifetime: float | None = reply.answer.lifetime
         if lifetime is not None:
             ttl = min(ttl, expiry.ttl_of_lifetime(lifetime, lock_delay, self.settings.drift))
-        return self.deadline(self.renewed_at(reply), ttl)
+        return expiry.holder_deadline(self.renewed_at(reply), ttl, self.settings.drift)
 
     def min_retention(self, ttl: float, lock_delay: float = 0.0) -> float:
         """Return how long a record must be left alone after its last change (seconds)."""
@@ -115,9 +115,13 @@ class ProtocolContext:
 
     def note_write(self, name: Name, reply: Reply[Any], seen: Snapshot) -> None:
         """Note what the answer to a write of ours shows of the record and of the store's clocks."""
+        self.note_clocks(name, reply, seen)
+        self.observations.note_own_change(name, seen, reply)
+
+    def note_clocks(self, name: Name, reply: Reply[Any], seen: Snapshot) -> None:
+        """Note what the answer to a write of ours shows of the store's clocks."""
         self._read_clock(name, reply, seen)
         self.observations.calibrate(self.traits, reply)
-        self.observations.note_own_change(name, seen, reply)
 
     def _read_clock(self, name: Name, reply: Reply[Any], seen: Snapshot) -> None:
         if seen.store_now is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lockstead.protocol.commands import Script
 from lockstead.runtime.aio_drive import run
-from lockstead.runtime.awaiting import given_back, quiet_waker, settle
+from lockstead.runtime.awaiting import AsyncWaker, given_back, settle
 from lockstead.runtime.run import Limits
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ async def give_back(lease: HeldLease, giving_back: Script[bool], *, unused: bool
     try:
         await settle(engine, lease._kept)
         limits = Limits(lease._lease_state.settings.request_timeout)
-        return await run(giving_back, engine.store, engine.clock, limits, quiet_waker(engine))
+        return await run(giving_back, engine.store, engine.clock, limits, AsyncWaker(engine))
     except BaseException:
         lease._release_failed()
         raise

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from lockstead.errors import OutcomeUnknown
 from lockstead.protocol.commands import Command
@@ -26,12 +26,6 @@ if TYPE_CHECKING:
 
 LATE: Final = 0.05
 """Seconds by which a store may exceed a request's limit."""
-
-FIRST_LATE: Final = 0.0
-"""The first request counts as late only at the end of the wait (a boot-clock instant of 0 adds nothing to that).
-
-If the loop was stopped until after the end, the request is still sent.
-"""
 
 REQUEST_LATE: Final = LATE + STALLED
 """Seconds after a request's limit from which its loop must have been stopped, and so dropped a reply that had come."""
@@ -95,19 +89,6 @@ class AsyncWaker:
         was, self._is_rung = self._is_rung, False
         self._awaited.clear()
         return was
-
-
-Waker: TypeAlias = AsyncWaker
-
-
-def new_waker(engine: Engine, came_late: Callable[[], None], abandoned: Callable[[AsyncWaker], None]) -> AsyncWaker:
-    """Return the waker of a waiter in the local queue."""
-    return AsyncWaker(engine, came_late, abandoned)
-
-
-def quiet_waker(engine: Engine) -> AsyncWaker:
-    """Return the waker of a caller that is not in the local queue."""
-    return AsyncWaker(engine)
 
 
 async def perform(command: Command[Any], store: Store, limit: float, waker: AsyncWaker) -> Any:

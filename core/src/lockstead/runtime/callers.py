@@ -25,7 +25,8 @@ _HOSTS: Final = frozenset({"airflow", "anyio", "click", "dagster", "prefect"})
 def caller() -> FrameType | None:
     """Return the innermost frame outside of lockstead, its wrappers and Python itself; None if there is none."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _package(frame) in _PASSED_OVER:
+    # every acquisition looks at about ten frames, so `_package` is written out
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _PASSED_OVER:
         frame = frame.f_back
     return frame
 
@@ -48,8 +49,7 @@ def backtrace(frame: FrameType | None) -> str | None:
 
 
 def _package(frame: FrameType) -> str:
-    name: object = frame.f_globals.get("__name__")
-    return name.partition(".")[0] if isinstance(name, str) else ""
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
 def _line(frame: FrameType) -> str:

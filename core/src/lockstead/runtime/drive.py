@@ -10,14 +10,13 @@ import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockstead.errors import LocksteadError
-from lockstead.protocol.commands import Command, Pause, Reply, Script
+from lockstead.protocol.commands import Pause, Reply, Script
 from lockstead.protocol.record import with_timestamps
-from lockstead.runtime.blocking import FIRST_LATE, REQUEST_LATE, ThreadWaker, Waker, perform
+from lockstead.runtime.blocking import REQUEST_LATE, ThreadWaker, perform
 from lockstead.runtime.clock import Clock
 from lockstead.runtime.local_queue import LOOK_AGAIN
 from lockstead.runtime.run import Limits, unknown
 from lockstead.runtime.watching import Watching
-from lockstead.script import drive
 from lockstead.stores.port import Store
 
 if TYPE_CHECKING:
@@ -26,45 +25,46 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def run(script: Script[T], store: Store, clock: Clock, limits: Limits, waker: Waker) -> T:
+def run(script: Script[T], store: Store, clock: Clock, limits: Limits, waker: ThreadWaker) -> T:
     """Drive a script to its end and return its result. Raises what the script raises.
 
     If it is cancelled, the outcome of the last request is unknown. The process or its event loop may be stopped beyond
     the end of a wait; what the script saw before is then outdated, so it gets the time for another request.
     """
-    back_by = max(limits.ends(), FIRST_LATE)
+    late_from = math.inf
     watching: Watching | None = None
-
-    def exchange(command: Command[Any]) -> Reply[Any]:
-        nonlocal back_by, limits, watching
-        sent_at = clock.now()
-        if sent_at >= back_by:
-            limits = limits.resumed(sent_at)
-        back_by = math.inf
-        answer: Any
-        try:
-            if isinstance(command, Pause):
-                back_by = limits.back_by(sent_at)
-                if watching is None:
-                    watching = Watching(store, waker)
-                seconds = limits.pause(command, sent_at)
-                if not watching.begin(command):
-                    waker.wait(seconds)
-                answer = watching.end(command, seconds)
-            else:
-                limit = limits.of(sent_at)
-                back_by = sent_at + limit + REQUEST_LATE
-                answer = perform(with_timestamps(command, clock.wall(), store.traits.clock), store, limit, waker)
-        except LocksteadError:
-            raise
-        except Exception as error:
-            # an unexpected error of a third-party store leaves the outcome unknown
-            raise unknown(error) from error
-        return Reply(answer, sent_at, clock.now())
-
     try:
-        return drive(script, exchange)
+        command = next(script)
+        while True:
+            sent_at = clock.now()
+            if sent_at >= late_from:
+                limits = limits.resumed(sent_at)
+            late_from = math.inf
+            answer: Any
+            try:
+                if isinstance(command, Pause):
+                    late_from = limits.back_by(sent_at)
+                    if watching is None:
+                        watching = Watching(store, waker)
+                    seconds = limits.pause(command, sent_at)
+                    if not watching.begin(command):
+                        waker.wait(seconds)
+                    answer = watching.end(command, seconds)
+                    limits.refuse_if_closed()
+                else:
+                    limit = limits.of(sent_at)
+                    late_from = sent_at + limit + REQUEST_LATE
+                    stamped = with_timestamps(command, clock.wall(), store.traits.clock)
+                    answer = perform(stamped, store, limit, waker)
+            except Exception as error:  # noqa: BLE001 - an unexpected error of a third-party store
+                command = script.throw(error if isinstance(error, LocksteadError) else unknown(error))
+            else:
+                command = script.send(Reply(answer, sent_at, clock.now()))
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
     finally:
+        script.close()
         if watching is not None:
             watching.close()
 

@@ -105,7 +105,8 @@ class Engine:
     def _renew_state(self) -> None:
         self.keeper = Keeper(self.store, self.clock, self._listener)
         self.local_queue = LocalQueue()
-        # holders whose acquisition is in progress, so that no lease is kept yet; weak: a dropped request is removed
+        # holders with an explicit owner, whose lock could be reclaimed before a lease is kept: their acquisition is in
+        # progress. Weak: a dropped request is removed
         self.pending_holders: weakref.WeakValueDictionary[str, AcquireRequest] = weakref.WeakValueDictionary()
         self.calls = Workers("lockstead-call", CALLS_MAX)
         self._lock = threading.Lock()
@@ -126,9 +127,9 @@ class Engine:
 
     def new_request(self, name: Name, settings: Settings, *, reclaim: bool) -> AcquireRequest:
         """Return a request for one lock, with a new holder."""
-        if reclaim and settings.owner is None:
-            raise ValueError("reclaim needs an explicit owner: the name of the earlier process whose lock is taken")
         owner = settings.owner or self._owner
+        if reclaim and owner == self._owner:
+            raise ValueError("reclaim needs an explicit owner: the name of the earlier process whose lock is taken")
         holder = f"{owner}/{fresh_nonce()}"
         caller = callers.caller()
         fields = {**self._draft(settings, owner), "identity": holder}

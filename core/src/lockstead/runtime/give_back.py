@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockstead.protocol.commands import Script
-from lockstead.runtime.blocking import given_back, quiet_waker, settle
+from lockstead.runtime.blocking import ThreadWaker, given_back, settle
 from lockstead.runtime.drive import run
 from lockstead.runtime.run import Limits
 
@@ -25,7 +25,7 @@ def give_back(lease: HeldLease, giving_back: Script[bool], *, unused: bool) -> b
     try:
         settle(engine, lease._kept)
         limits = Limits(lease._lease_state.settings.request_timeout)
-        return run(giving_back, engine.store, engine.clock, limits, quiet_waker(engine))
+        return run(giving_back, engine.store, engine.clock, limits, ThreadWaker(engine))
     except BaseException:
         lease._release_failed()
         raise

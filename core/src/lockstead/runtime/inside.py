@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any, Final, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -54,13 +54,8 @@ def is_inside(skip: int = 0) -> bool:
         if type(name) is str and name.startswith(_OURS) and name not in _LOCKLESS:
             return frame.f_code not in _DOORS
         if frame.f_back is None:
-            return _begins_thread_of_ours(frame)
+            break
         frame = frame.f_back
-
-
-def _begins_thread_of_ours(outermost: FrameType) -> bool:
-    """Whether this is a thread of ours that is still starting: its starter waits, and may hold a lock."""
-    if outermost.f_code is not _BOOTSTRAP:
-        return False
-    thread = outermost.f_locals.get("self")
+    # a thread of ours that is still starting counts, too: its starter waits, and may hold a lock
+    thread = frame.f_locals.get("self") if frame.f_code is _BOOTSTRAP else None
     return isinstance(thread, threading.Thread) and thread.name in THREADS

@@ -39,7 +39,7 @@ class Limits:
     """The time limits of a script: of each request (seconds), and of the whole wait.
 
     gives_up_at is an instant on the boot clock; None waits indefinitely. is_closed returns whether the client was
-    closed meanwhile, so that the wait can never succeed.
+    closed meanwhile, so that the wait can never succeed; it is asked after each pause.
     """
 
     request_timeout: float
@@ -47,12 +47,7 @@ class Limits:
     is_closed: Callable[[], bool] = _never
 
     def of(self, now: float) -> float:
-        """Return the limit of a request that is sent now, in seconds.
-
-        Raises OutOfTime if the wait is over, StoreRefused if the client was closed.
-        """
-        if self.is_closed():
-            raise StoreRefused("the client was closed: open another one")
+        """Return the limit of a request that is sent now, in seconds. Raises OutOfTime if the wait is over."""
         if self.gives_up_at is None:
             return self.request_timeout
         left = self.ends() - now
@@ -72,6 +67,11 @@ class Limits:
     def back_by(self, now: float) -> float:
         """Return the instant by which a pause that begins now ends, unless the process or its loop is stopped."""
         return max(self.ends(), now + STALLED)
+
+    def refuse_if_closed(self) -> None:
+        """Raise StoreRefused if the client was closed."""
+        if self.is_closed():
+            raise StoreRefused("the client was closed: open another one")
 
     def pause(self, command: Pause, now: float) -> float:
         """Return a random length for a pause, in seconds, that does not exceed the end of the wait."""

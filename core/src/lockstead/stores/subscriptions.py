@@ -89,7 +89,7 @@ class Subscriptions(Generic[K]):
 
     def changed(self, name: K, is_free: bool = False) -> None:
         """Call the callbacks of a record's subscriptions. Must not be called under a lock that `subscribe` takes."""
-        if name not in self._entries:
+        if not self._entries or name not in self._entries:
             return
         with self._lock:
             entries = [*self._entries.get(name, {}).values()]

@@ -114,8 +114,8 @@ class MemoryStore(StoreBase):
                     answer = self._list(command, now)
                 case _:
                     raise TypeError(f"not a command for a store: {type(command).__name__}")
-        if self._memory.subscriptions and type(command) in _CHANGES and type(answer) in (Snapshot, Removed):
-            self._memory.subscriptions.changed(command.name)  # type: ignore[union-attr]  # a List changes nothing
+        if isinstance(command, _CHANGES) and isinstance(answer, Snapshot | Removed):
+            self._memory.subscriptions.changed(command.name)
         return cast(A, answer)
 
     def _create(self, command: Create, now: float) -> Snapshot | Conflict:
