@@ -29,7 +29,7 @@ def f(a, b, *, c=3):
 '''
 
 
-def test_a_change_is_made_at_every_branch_comparison_constant_and_call() -> None:
+def test_every_branch_comparison_constant_and_call_is_changed() -> None:
     assert [mutation.name.removeprefix("f: ") for mutation in mutations(SOURCE)] == [
         "3 -> 4",
         "if a < b and (not c): ... -> if True",
@@ -55,7 +55,7 @@ def test_a_change_is_made_at_every_branch_comparison_constant_and_call() -> None
     ]
 
 
-def test_each_changes_one_thing_and_gives_a_module_that_can_be_compiled() -> None:
+def test_each_mutant_changes_one_thing_and_compiles() -> None:
     whole = ast.unparse(ast.parse(SOURCE))
     made = [ast.unparse(mutated(SOURCE, mutation)) for mutation in mutations(SOURCE)]
     assert whole not in made
@@ -66,7 +66,7 @@ def test_each_changes_one_thing_and_gives_a_module_that_can_be_compiled() -> Non
             compile(mutated(source, mutation), file, "exec")
 
 
-def test_every_mutant_has_a_name_of_its_own_and_the_lot_falls_the_same_each_time() -> None:
+def test_mutants_have_unique_names_and_a_repeatable_sample() -> None:
     mutants = [mutant for file in files(()) for mutant in of_file(file)]
     assert len({mutant.name for mutant in mutants}) == len(mutants) > 2000
     assert chosen(mutants, 5, 1) == chosen(mutants, 5, 1) != chosen(mutants, 5, 2)

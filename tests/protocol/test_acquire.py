@@ -52,7 +52,7 @@ def reclaiming(bench: Bench, until: type[Extend | Replace], want: AcquireRequest
 
 
 @pytest.mark.parametrize("field", ["ended", "closing", "revoked", "identity"])
-def test_rule_02_what_was_broken_before_it_could_be_renewed_is_not_granted(field: str) -> None:
+def test_rule_02_a_record_broken_before_renewal_is_not_granted(field: str) -> None:
     bench = Bench(EXPIRING, ttl=10)
     want = bench.want("a")
     session = bench.asking(want)
@@ -66,7 +66,7 @@ def test_rule_02_what_was_broken_before_it_could_be_renewed_is_not_granted(field
     assert want.unsettled
 
 
-def test_rule_12_who_is_overtaken_before_it_has_its_token_is_not_granted_the_lock() -> None:
+def test_rule_12_no_grant_if_overtaken_before_the_token() -> None:
     bench = Bench(DATED, ttl=10)
     session = reclaiming(bench, Replace)
     session.commit().expect(Read)
@@ -79,7 +79,7 @@ def test_rule_12_who_is_overtaken_before_it_has_its_token_is_not_granted_the_loc
 
 
 @pytest.mark.parametrize("successor", ["nobody", "c"])
-def test_rule_12_a_record_that_is_gone_before_it_could_be_closed_has_no_members_to_wait_for(successor: str) -> None:
+def test_rule_12_a_record_gone_before_closing_has_no_members(successor: str) -> None:
     bench = Bench()
     session = reclaiming(bench, Extend)
     bench.store.erase(APT)
@@ -88,7 +88,7 @@ def test_rule_12_a_record_that_is_gone_before_it_could_be_closed_has_no_members_
     session.commit().expect(Read)
 
 
-def test_rule_12_reclaim_waits_for_a_dead_member_until_its_registration_expires() -> None:
+def test_rule_12_reclaim_waits_until_a_dead_member_expires() -> None:
     bench = Bench(ttl=10)
     joined = bench.joined(bench.granted("a", owner="pub").lease, "m")
     grant = bench.asking(heir(bench), tries_once=True).run()
@@ -106,7 +106,7 @@ def test_who_says_nothing_of_it_does_not_reclaim() -> None:
 # --- the grant --------------------------------------------------------------------------------------------------------
 
 
-def test_rule_06_a_takeover_that_hangs_on_a_lease_that_is_almost_over_is_renewed_before_the_work_begins() -> None:
+def test_rule_06_a_takeover_on_an_old_lease_is_renewed_first() -> None:
     bench = Bench(EXPIRING, ttl=10)
     want = bench.want("b")
     session = taking_over(bench, want)
@@ -121,7 +121,7 @@ def test_rule_06_a_takeover_that_hangs_on_a_lease_that_is_almost_over_is_renewed
 
 
 @pytest.mark.parametrize(("left", "command"), [(32.0, Extend), (32.25, type(None))])
-def test_work_begins_with_more_than_one_renewal_and_the_abort_take(left: float, command: type) -> None:
+def test_work_begins_with_more_time_than_a_renewal_and_the_abort(left: float, command: type) -> None:
     bench = Bench(EXPIRING, ttl=128, drift=0.0, abort_margin=16)  # all sums of these are exact
     assert bench.settings.renew_every == 16.0
     session = bench.asking("a")
@@ -139,7 +139,7 @@ def test_what_is_adopted_says_for_how_long_it_lives() -> None:
     assert session.expect(Extend).lifetime == 10.0
 
 
-def test_rule_10_a_number_in_an_answer_is_no_token_where_tokens_are_drawn() -> None:
+def test_rule_10_a_number_in_a_reply_is_no_drawn_token() -> None:
     bench = Bench(DATED)
     assert shown(bench.asking("a"), token=7).outcome.token is None
 
@@ -149,7 +149,7 @@ def test_rule_10_a_number_in_an_answer_is_no_token_where_tokens_are_drawn() -> N
 
 @pytest.mark.parametrize("traits", [SHARED, DATED, EXPIRING], ids=lambda traits: traits.scheme)
 @pytest.mark.parametrize("reclaims", [False, True])
-def test_a_takeover_or_a_reclaim_that_was_answered_leaves_nothing_to_sweep(traits: Traits, reclaims: bool) -> None:
+def test_an_answered_takeover_or_reclaim_needs_no_sweep(traits: Traits, reclaims: bool) -> None:
     bench = Bench(traits)
     want = heir(bench) if reclaims else bench.want("b")
     session = reclaiming(bench, Replace, want) if reclaims else taking_over(bench, want)
@@ -158,7 +158,7 @@ def test_a_takeover_or_a_reclaim_that_was_answered_leaves_nothing_to_sweep(trait
     assert not want.unsettled
 
 
-def test_a_takeover_that_was_never_sent_leaves_nothing_to_sweep_and_no_doubt() -> None:
+def test_a_takeover_that_was_never_sent_needs_no_sweep() -> None:
     bench = Bench()
     want = bench.want("b")
     session = taking_over(bench, want, tries_once=True)
@@ -167,7 +167,7 @@ def test_a_takeover_that_was_never_sent_leaves_nothing_to_sweep_and_no_doubt() -
     assert not want.unsettled
 
 
-def test_a_takeover_that_others_came_before_leaves_nothing_to_sweep() -> None:
+def test_a_takeover_that_came_too_late_needs_no_sweep() -> None:
     bench = Bench()
     want = bench.want("b")
     taking_over(bench, want).answer(Conflict()).expect(Read)
@@ -180,7 +180,7 @@ def test_a_takeover_out_of_turn_says_that_others_asked_first() -> None:
     assert outcome.is_queued
 
 
-def test_a_client_forgets_what_it_saw_of_a_record_that_is_gone_or_that_it_took_over() -> None:
+def test_a_gone_or_taken_record_is_dropped_from_observations() -> None:
     bench = Bench(ttl=10)
     context = bench.context()
     held = bench.granted("a")
@@ -225,7 +225,7 @@ def test_a_wait_whose_time_is_up_looks_once_more_and_ends() -> None:
     assert isinstance(session.commit().outcome, Contended)
 
 
-def test_who_waits_looks_more_and_more_seldom_until_something_changes() -> None:
+def test_a_waiter_reads_less_often_until_something_changes() -> None:
     bench = Bench(ttl=1000, backoff_max=5.0)
     bench.granted("a")
     session = bench.asking("b").commit()
@@ -239,7 +239,7 @@ def test_who_waits_looks_more_and_more_seldom_until_something_changes() -> None:
     assert session.commit().expect(Pause).at_most == pytest.approx(0.1)
 
 
-def test_writes_that_were_turned_away_in_an_earlier_attempt_slow_no_later_one() -> None:
+def test_rejected_writes_of_earlier_attempts_slow_no_later_one() -> None:
     bench = Bench(replace(SHARED, pace=1.0))
     session = bench.asking("a")
     session.late()

@@ -35,7 +35,7 @@ def sees(bench: Bench) -> Any:
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_a_break_says_what_was_done_and_for_how_long_the_old_holder_may_believe(now: bool) -> None:
+def test_a_break_returns_what_was_done_and_the_max_overlap(now: bool) -> None:
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease
     session = breaking(bench, now=now).commit()
@@ -54,9 +54,7 @@ def test_a_break_says_what_was_done_and_for_how_long_the_old_holder_may_believe(
 
 @pytest.mark.parametrize("now", [False, True])
 @pytest.mark.parametrize("lock_delay", [0.0, 5.0])
-def test_a_break_breaks_nothing_that_is_free_or_another_incarnation_or_gone_meanwhile(
-    now: bool, lock_delay: float
-) -> None:
+def test_a_break_leaves_free_other_and_vanished_leases_alone(now: bool, lock_delay: float) -> None:
     bench = Bench(ttl=10, lock_delay=lock_delay)
     assert breaking(bench, now=now).run() is None
     lease = bench.granted("a").lease
@@ -71,7 +69,7 @@ def test_a_break_breaks_nothing_that_is_free_or_another_incarnation_or_gone_mean
     assert breaking(bench, now=now).run() is None
 
 
-def test_what_nobody_can_read_is_removed_and_only_at_once_and_only_if_it_is_ours() -> None:
+def test_an_unreadable_record_is_removed_only_by_a_break_at_once() -> None:
     damaged = {**encode(Record("a", 10.0)), "ttl": "soon"}
     bench = Bench()
     put(bench, damaged)
@@ -90,7 +88,7 @@ def test_what_nobody_can_read_is_removed_and_only_at_once_and_only_if_it_is_ours
         assert others.standing() is not None
 
 
-def test_the_lock_of_another_program_is_removed_and_not_written_to_if_it_is_broken_at_once() -> None:
+def test_a_foreign_lock_broken_at_once_is_removed_unwritten() -> None:
     bench = Bench(FOREIGN)
     put(bench, {"identity": "gem", "expires_at": "5"})
     session = breaking(bench, now=True).commit()
@@ -99,7 +97,7 @@ def test_the_lock_of_another_program_is_removed_and_not_written_to_if_it_is_brok
     assert bench.standing() is None
 
 
-def test_a_tombstone_says_whose_it_was_and_who_broke_it_and_stands_for_the_delay() -> None:
+def test_a_tombstone_names_holder_and_breaker_for_the_lock_delay() -> None:
     bench = Bench(ttl=10, lock_delay=0.5)
     bench.granted("a/1", owner="a")
     session = breaking(bench, now=True).commit()
@@ -113,7 +111,7 @@ def test_a_tombstone_says_whose_it_was_and_who_broke_it_and_stands_for_the_delay
     assert (left.tombstone, left.owner, left.revoked, left.holder) == (True, "a", OPERATOR, "tombstone/s")
 
 
-def test_a_lease_that_is_renewed_under_the_operators_eyes_is_entombed_all_the_same_but_no_other() -> None:
+def test_a_lease_renewed_during_a_break_gets_its_tombstone() -> None:
     bench = Bench(ttl=10, lock_delay=5)
     lease = bench.granted("a").lease
     session = breaking(bench, now=True).commit()
@@ -180,7 +178,7 @@ def test_a_look_says_whether_a_record_is_over() -> None:
         assert dead.outcome.is_expired
 
 
-def test_a_look_judges_other_programs_by_what_they_say_and_else_by_the_ttl_that_is_assumed() -> None:
+def test_foreign_locks_are_judged_by_expires_at_or_foreign_ttl() -> None:
     for expires_in, assumed, is_expired in (
         (-FOREIGN_ALLOWANCE - 1, None, True),
         (-FOREIGN_ALLOWANCE + 1, None, False),
@@ -196,7 +194,7 @@ def test_a_look_judges_other_programs_by_what_they_say_and_else_by_the_ttl_that_
         assert sees(bench).is_expired is is_expired, (expires_in, assumed)
 
 
-def test_what_ends_a_lease_in_its_record_is_asked_again_some_times_and_then_raised() -> None:
+def test_ending_a_lease_in_its_record_is_retried_then_raised() -> None:
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease
     session = bench.session(end(lease, bench.context()))
@@ -213,7 +211,7 @@ def test_what_ends_a_lease_in_its_record_is_asked_again_some_times_and_then_rais
 
 
 @pytest.mark.parametrize("is_clean", [False, True])
-def test_a_sweep_removes_what_was_given_back_and_marks_what_was_lost(is_clean: bool) -> None:
+def test_a_sweep_removes_released_records_and_marks_lost_ones(is_clean: bool) -> None:
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease
     session = bench.session(sweep(APT, "a", bench.context(), Had(lease.incarnation, is_clean=is_clean))).commit()
@@ -225,7 +223,7 @@ def test_a_sweep_removes_what_was_given_back_and_marks_what_was_lost(is_clean: b
     assert (bench.standing() is None) is is_clean
 
 
-def test_a_drain_waits_for_the_members_of_the_owner_that_is_asked_for_and_for_what_it_cannot_read() -> None:
+def test_a_drain_waits_for_the_owners_and_unreadable_members() -> None:
     bench = Bench(ttl=1000)
     lease = bench.granted("a").lease
     bench.joined(lease, "m1")

@@ -29,7 +29,7 @@ from tests.simulation.store import DATED, NONE, SHARED
     ("traits", "is_calibrated", "observing"),
     [(NONE, False, True), (SHARED, False, False), (DATED, False, True), (DATED, True, False)],
 )
-def test_a_drain_takes_longer_where_the_dead_are_found_by_watching(
+def test_a_drain_takes_longer_where_observation_finds_the_dead(
     traits: Traits, is_calibrated: bool, observing: bool
 ) -> None:
     context = Bench(traits).context()
@@ -40,12 +40,12 @@ def test_a_drain_takes_longer_where_the_dead_are_found_by_watching(
 
 
 @pytest.mark.parametrize(("turn", "at_least"), [(0, 0.1), (1, 2.0), (2, 4.0), (3, 4.0), (9, 4.0)])
-def test_a_change_is_asked_for_again_after_half_the_pace_and_then_after_all_of_it(turn: int, at_least: float) -> None:
+def test_a_change_is_retried_after_half_the_pace_then_all_of_it(turn: int, at_least: float) -> None:
     pause = Bench(replace(DATED, pace=4.0)).context().retry_pause(APT, turn)
     assert (pause.at_least, pause.at_most, pause.wake_on_change) == (at_least, 2 * at_least, False)
 
 
-def test_a_record_of_another_implementation_is_one_under_the_name_of_a_lock_alone() -> None:
+def test_only_a_lock_record_can_be_foreign() -> None:
     context = Bench(replace(DATED, foreign=True)).context()
     seen = Snapshot({"identity": "go", "expires_at": "5"}, "1", "1")
     assert context.decode(APT, seen).expires_at == 5.0
@@ -53,7 +53,7 @@ def test_a_record_of_another_implementation_is_one_under_the_name_of_a_lock_alon
         context.decode(Name("apt", Space.MEMBER, "1/m"), seen)
 
 
-def test_a_deadline_by_a_look_is_the_later_one_of_what_was_watched_and_what_the_clock_says() -> None:
+def test_a_deadline_by_a_read_is_the_later_of_both_judgements() -> None:
     context = Bench(DATED, ttl=100).context()
     context.observations.is_calibrated = True
     seen = Snapshot({}, "1", "2", updated_at=500.0, store_now=500.0)
@@ -71,7 +71,7 @@ def test_a_deadline_by_a_look_is_the_later_one_of_what_was_watched_and_what_the_
 
 @pytest.mark.parametrize("times", [(500.0, None), (None, 500.0), (None, None)])
 @pytest.mark.parametrize("was_calibrated", [False, True])
-def test_an_answer_to_a_write_that_does_not_tell_both_times_leaves_no_clock_proved(
+def test_a_write_reply_without_both_times_proves_no_clock(
     times: tuple[float | None, float | None], was_calibrated: bool
 ) -> None:
     context = Bench(DATED).context()
@@ -81,7 +81,7 @@ def test_an_answer_to_a_write_that_does_not_tell_both_times_leaves_no_clock_prov
     assert not context.observations.is_calibrated
 
 
-def test_a_client_that_has_written_nothing_yet_counts_from_no_clock_that_may_be_another_one() -> None:
+def test_a_client_that_wrote_nothing_trusts_no_other_clock() -> None:
     context = Bench(DATED, ttl=100).context()
     seen = Snapshot({}, "1", "2", updated_at=500.0, store_now=500.0)
     assert (
@@ -94,7 +94,7 @@ def replace_changed(look: Observation, changed_after: float | None) -> Observati
     return look._replace(changed_after=changed_after)
 
 
-def test_a_companion_that_somebody_else_creates_meanwhile_is_moved_like_any_other() -> None:
+def test_a_companion_created_by_another_is_advanced_as_usual() -> None:
     bench = Bench(DATED)
     context = bench.context()
     session = bench.session(draw("apt", "s", context))

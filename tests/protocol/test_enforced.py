@@ -37,7 +37,7 @@ def enforced(**settings: Any) -> Bench:
 # --- the deadline -----------------------------------------------------------------------------------------------------
 
 
-def test_rule_06_what_hangs_on_an_earlier_renewal_counts_from_that() -> None:
+def test_rule_06_a_create_on_a_renewed_lease_counts_from_that() -> None:
     bench = enforced(ttl=10)
     session = bench.asking("a")
     session.expect(Create)
@@ -47,7 +47,7 @@ def test_rule_06_what_hangs_on_an_earlier_renewal_counts_from_that() -> None:
     assert grant.deadline == pytest.approx(renewed_at + 9.9)
 
 
-def test_rule_06_a_takeover_that_hangs_on_an_earlier_renewal_counts_from_that() -> None:
+def test_rule_06_a_takeover_on_a_renewed_lease_counts_from_that() -> None:
     bench = enforced(ttl=10)
     lease = bench.granted("a").lease
     bench.store.perform(Extend(APT, {"ended": "1"}, lease.incarnation))
@@ -59,7 +59,7 @@ def test_rule_06_a_takeover_that_hangs_on_an_earlier_renewal_counts_from_that() 
 
 
 @pytest.mark.parametrize("earlier", [0.0, 0.7, 3.0])
-def test_rule_06_a_renewal_that_was_one_with_an_earlier_one_counts_from_that(earlier: float) -> None:
+def test_rule_06_a_merged_renewal_counts_from_the_earlier_one(earlier: float) -> None:
     bench = enforced(ttl=10)
     lease = bench.granted("a").lease
     bench.now += 4.0
@@ -70,7 +70,7 @@ def test_rule_06_a_renewal_that_was_one_with_an_earlier_one_counts_from_that(ear
     assert renewed.deadline == pytest.approx(sent_at - earlier + 9.9)
 
 
-def test_rule_06_what_a_store_calls_a_later_renewal_than_the_send_lengthens_nothing() -> None:
+def test_rule_06_a_renewal_later_than_its_send_extends_nothing() -> None:
     bench = enforced(ttl=10)
     session = bench.asking("a")
     sent_at = bench.now
@@ -78,7 +78,7 @@ def test_rule_06_what_a_store_calls_a_later_renewal_than_the_send_lengthens_noth
     assert grant.deadline == pytest.approx(sent_at + 9.9)
 
 
-def test_rule_06_an_adopted_record_counts_from_what_its_extend_renewed() -> None:
+def test_rule_06_an_adopted_record_counts_from_its_extend() -> None:
     bench = enforced(ttl=10)
     session = bench.asking("a").lose(after=1.0).commit(after=0.5)
     session.expect(Extend)
@@ -87,7 +87,7 @@ def test_rule_06_an_adopted_record_counts_from_what_its_extend_renewed() -> None
     assert grant.deadline == pytest.approx(renewed_at + 9.9)
 
 
-def test_rule_06_a_member_counts_from_what_its_registration_hangs_on() -> None:
+def test_rule_06_a_member_counts_from_its_registrations_renewal() -> None:
     bench = enforced(ttl=10)
     lease = bench.granted("a").lease
     session = bench.attaching(lease, "m")
@@ -109,14 +109,14 @@ def test_rule_15_what_the_server_grants_less_is_believed_less() -> None:
     assert shown(renewing, after=0.5, lifetime=6.0).outcome.deadline == pytest.approx(sent_at + 6.0 / 1.01 * 0.99)
 
 
-def test_rule_15_what_the_server_grants_more_is_not_believed_longer_than_the_ttl() -> None:
+def test_rule_15_a_longer_grant_does_not_exceed_the_ttl() -> None:
     bench = enforced(ttl=10)
     session = bench.asking("a")
     sent_at = bench.now
     assert shown(session, after=0.5, lifetime=60.0).outcome.deadline == pytest.approx(sent_at + 9.9)
 
 
-def test_rule_05_rule_15_what_is_granted_less_is_never_taken_from_the_lock_delay() -> None:
+def test_rule_05_rule_15_a_short_grant_keeps_the_lock_delay() -> None:
     bench = enforced(ttl=10, lock_delay=4.0)
     session = bench.asking("a")
     sent_at = bench.now
@@ -128,7 +128,7 @@ def test_rule_05_rule_15_what_is_granted_less_is_never_taken_from_the_lock_delay
 
 
 @pytest.mark.parametrize("lock_delay", [0.0, 3.0])
-def test_a_record_has_to_stand_for_its_ttl_a_drift_longer_and_the_lock_delay(lock_delay: float) -> None:
+def test_a_record_is_kept_for_ttl_plus_drift_plus_lock_delay(lock_delay: float) -> None:
     bench = enforced(ttl=10, lock_delay=lock_delay)
     session = bench.asking("a")
     assert session.expect(Create).min_retention == pytest.approx(10.1 + lock_delay)
@@ -145,7 +145,7 @@ def test_a_record_has_to_stand_for_its_ttl_a_drift_longer_and_the_lock_delay(loc
 # --- too little left to begin with ------------------------------------------------------------------------------------
 
 
-def test_what_hangs_on_a_lease_that_is_almost_over_is_renewed_before_the_work_begins() -> None:
+def test_a_grant_on_an_old_lease_is_renewed_before_the_work() -> None:
     bench = enforced(ttl=10)
     session = bench.asking("a")
     shown(session, renewed_at=bench.now - 8.5)
@@ -158,7 +158,7 @@ def test_what_hangs_on_a_lease_that_is_almost_over_is_renewed_before_the_work_be
     assert grant.previous_lease.ending is LeaseOutcome.UNKNOWN
 
 
-def test_h18_who_gives_up_while_it_renews_what_it_was_granted_has_to_be_swept() -> None:
+def test_h18_giving_up_while_renewing_a_grant_needs_a_sweep() -> None:
     bench = enforced(ttl=10)
     want = bench.want("a")
     session = bench.asking(want)
@@ -168,7 +168,7 @@ def test_h18_who_gives_up_while_it_renews_what_it_was_granted_has_to_be_swept() 
     assert want.unsettled
 
 
-def test_what_hangs_on_a_lease_that_is_almost_over_and_is_gone_before_it_was_renewed_is_asked_for_anew() -> None:
+def test_a_grant_on_an_old_lease_that_vanished_is_sent_again() -> None:
     bench = enforced(ttl=10)
     session = bench.asking("a")
     shown(session, renewed_at=bench.now - 8.5)
@@ -196,7 +196,7 @@ def test_what_stands_there_is_alive_however_long_it_stands_still() -> None:
         bench.now += 5.0
 
 
-def test_what_stands_there_is_alive_whatever_time_its_answers_tell() -> None:
+def test_a_present_record_is_live_whatever_time_replies_show() -> None:
     bench = enforced(ttl=10)
     bench.granted("a")
     looking = bench.asking("b", tries_once=True).commit()
@@ -214,7 +214,7 @@ def test_what_was_ended_there_is_free_at_once() -> None:
     assert grant.previous_lease.ending is LeaseOutcome.EXPIRED
 
 
-def test_rule_15_a_member_never_counts_from_two_reads_that_differ_where_a_change_renews_nothing() -> None:
+def test_rule_15_two_different_reads_are_not_always_a_renewal() -> None:
     bench = enforced(ttl=10)
     lease = bench.granted("a").lease
     session = bench.attaching(lease, "m").commit().commit()
@@ -230,7 +230,7 @@ def test_rule_15_a_member_never_counts_from_two_reads_that_differ_where_a_change
     assert joined.record_deadline == pytest.approx(sent_at + 9.9)
 
 
-def test_a_member_extends_the_record_where_no_answer_tells_its_age() -> None:
+def test_a_member_extends_a_record_whose_age_is_unknown() -> None:
     bench = enforced(ttl=10)
     lease = bench.granted("a").lease
     joined = bench.joined(lease, "m")
@@ -249,9 +249,7 @@ def test_h12_a_holder_whose_record_the_server_dropped_is_told_so() -> None:
 
 
 @pytest.mark.parametrize(("traits", "ending"), [(SHARED, LeaseOutcome.CLEAN), (EXPIRING, LeaseOutcome.UNKNOWN)])
-def test_a_free_key_says_nothing_of_the_one_before_where_a_dead_holders_record_vanishes(
-    traits: Any, ending: LeaseOutcome
-) -> None:
+def test_a_free_key_has_no_predecessor_where_records_expire(traits: Any, ending: LeaseOutcome) -> None:
     grant = Bench(traits).granted("a")
     assert grant.previous_lease.ending is ending
 
@@ -259,7 +257,7 @@ def test_a_free_key_says_nothing_of_the_one_before_where_a_dead_holders_record_v
 # --- queues -----------------------------------------------------------------------------------------------------------
 
 
-def test_whose_turn_it_is_not_waits_in_the_queue_and_reads_before_it_asks_again() -> None:
+def test_a_waiter_not_first_in_the_queue_reads_before_it_writes() -> None:
     bench = enforced(ttl=10)
     session = bench.asking("a")
     assert session.expect(Create).waiter_id == "a"

@@ -12,17 +12,17 @@ HAIR = 1e-6
 TTL, DRIFT = 100.0, 0.01
 
 
-def test_the_holders_deadline_counts_from_the_send_and_ends_a_drift_early() -> None:
+def test_the_deadline_counts_from_the_send_minus_the_drift() -> None:
     assert expiry.holder_deadline(1000.0, TTL, DRIFT) == pytest.approx(1099.0)
 
 
-def test_a_records_life_is_the_ttl_a_drift_longer_and_the_lock_delay() -> None:
+def test_a_record_lives_for_ttl_plus_drift_plus_lock_delay() -> None:
     assert expiry.record_lifetime(TTL, 0.0, DRIFT) == pytest.approx(101.0)
     assert expiry.record_lifetime(TTL, 7.0, DRIFT) == pytest.approx(108.0)
 
 
 @pytest.mark.parametrize(("lock_delay", "clock_skew_max"), [(0.0, 0.0), (7.0, 0.0), (0.0, 2.0), (7.0, 2.0)])
-def test_by_the_stores_clock_a_record_is_over_only_after_every_margin(lock_delay: float, clock_skew_max: float) -> None:
+def test_by_the_stores_clock_a_record_is_over_after_all_margins(lock_delay: float, clock_skew_max: float) -> None:
     end = 5000.0 + TTL * 1.01 + lock_delay + clock_skew_max
 
     def is_over(now: float) -> bool:
@@ -33,9 +33,7 @@ def test_by_the_stores_clock_a_record_is_over_only_after_every_margin(lock_delay
 
 
 @pytest.mark.parametrize(("lock_delay", "clock_skew_max"), [(0.0, 0.0), (7.0, 0.0), (0.0, 2.0), (7.0, 2.0)])
-def test_who_waits_is_told_when_the_stores_clock_will_say_that_a_record_is_over(
-    lock_delay: float, clock_skew_max: float
-) -> None:
+def test_a_waiter_knows_when_the_stores_clock_ends_a_record(lock_delay: float, clock_skew_max: float) -> None:
     record = (5000.0, TTL, lock_delay, DRIFT, clock_skew_max)
     over_at = 5030.0 + expiry.left_by_store_clock(5030.0, *record)
     assert not expiry.expired_by_store_clock(over_at - HAIR, *record)
@@ -49,12 +47,12 @@ def test_by_observation_a_record_is_over_only_after_every_margin(lock_delay: flo
     assert expiry.expired_by_observation(300.0, end + HAIR, TTL, lock_delay, DRIFT)
 
 
-def test_a_foreign_lock_is_over_only_after_the_allowance_for_its_writers_clock() -> None:
+def test_a_foreign_lock_is_over_only_after_the_allowance() -> None:
     assert not expiry.foreign_expired(1060.0, 1000.0)
     assert expiry.foreign_expired(1060.0 + HAIR, 1000.0)
 
 
-def test_calibration_fails_when_date_is_behind_by_more_than_the_granularity() -> None:
+def test_calibration_fails_when_date_is_behind_the_granularity() -> None:
     # `updated` says 100.0; an instant answer, a step of one second
     assert expiry.calibrated(100.0, 98.0, 0.0, 0.0, 2.0, 1.0)
     assert not expiry.calibrated(100.0, 98.0 - HAIR, 0.0, 0.0, 2.0, 1.0)
@@ -65,25 +63,25 @@ def test_calibration_charges_the_time_of_the_round_trip_to_date() -> None:
     assert not expiry.calibrated(100.0, 98.5, 10.0, 10.5 + HAIR, 2.0, 1.0)
 
 
-def test_calibration_fails_when_date_and_its_step_are_ahead_by_more_than_the_granularity() -> None:
+def test_calibration_fails_when_date_is_ahead_by_the_granularity() -> None:
     assert expiry.calibrated(100.0, 101.0, 0.0, 0.0, 2.0, 1.0)
     assert not expiry.calibrated(100.0, 101.0 + HAIR, 0.0, 0.0, 2.0, 1.0)
 
 
-def test_a_members_deadline_by_a_read_takes_the_age_as_large_as_it_can_be() -> None:
+def test_a_members_deadline_assumes_the_greatest_age() -> None:
     # read at 50 on our clock; Date 1010, updated 1000: at most 10 + 1 + 2 seconds old
     by_read = expiry.deadline_by_read(50.0, 1010.0, 1000.0, TTL, DRIFT, 2.0, 1.0)
     assert by_read == pytest.approx(50.0 - 13.0 * 1.01 + 99.0)
 
 
-def test_h31_a_record_that_seems_to_come_from_the_future_has_no_age_and_gives_a_member_no_deadline() -> None:
+def test_h31_a_record_from_the_future_gives_a_member_no_deadline() -> None:
     assert expiry.deadline_by_read(50.0, 996.9, 1000.0, TTL, DRIFT, 2.0, 1.0) is None
     by_read = expiry.deadline_by_read(50.0, 997.0, 1000.0, TTL, DRIFT, 2.0, 1.0)
     assert by_read == pytest.approx(expiry.holder_deadline(50.0, TTL, DRIFT))
 
 
 @pytest.mark.parametrize("store_elapsed", [-3600.0, 88.0, 114.0, 3600.0])
-def test_h31_a_clock_that_ran_by_more_or_less_than_ours_allows_was_set(store_elapsed: float) -> None:
+def test_h31_a_clock_off_by_more_than_the_drift_was_set(store_elapsed: float) -> None:
     assert not expiry.ran_steadily(store_elapsed, 90.0, 110.0, DRIFT)
 
 
@@ -94,7 +92,7 @@ def test_h31_a_clock_that_ran_by_more_or_less_than_ours_allows_was_set(store_ela
     lasts=st.floats(0, 1e6),
     trip=st.floats(0, 9),
 )
-def test_h31_a_clock_that_only_drifts_is_never_said_to_have_been_set(
+def test_h31_a_clock_that_only_drifts_was_not_set(
     mine: float, stores: float, drift: float, lasts: float, trip: float
 ) -> None:
     """Read at true 0 and `lasts`, by requests that took up to `trip` on either side; or the other way round."""
@@ -104,7 +102,7 @@ def test_h31_a_clock_that_only_drifts_is_never_said_to_have_been_set(
         assert expiry.ran_steadily(elapsed, sign * lasts * rate - trip, sign * lasts * rate + trip, drift)
 
 
-def test_a_removed_holder_may_believe_for_its_ttl_a_drift_and_the_granularity() -> None:
+def test_the_overlap_is_ttl_plus_drift_plus_granularity() -> None:
     assert expiry.overlap_until(1000.0, TTL, DRIFT, 2.0) == pytest.approx(1103.0)
 
 
@@ -112,7 +110,7 @@ RATES = st.floats(-1, 1)
 
 
 @given(mine=RATES, theirs=RATES, ttl=st.floats(1, 1000), drift=st.floats(0, 0.2), sent=st.floats(0, 10))
-def test_no_contender_is_early_whatever_the_clocks_within_the_drift(
+def test_no_contender_is_early_whatever_the_clocks_drift(
     mine: float, theirs: float, ttl: float, drift: float, sent: float
 ) -> None:
     """The holder sends at 0 and is committed at `sent`; the contender's clock starts there."""
@@ -131,7 +129,7 @@ def test_no_contender_is_early_whatever_the_clocks_within_the_drift(
     skew=st.floats(-1.9, 0.9),
     into=st.floats(0, 1),
 )
-def test_no_member_believes_a_read_for_longer_than_the_record_lives(
+def test_no_member_trusts_a_read_beyond_the_records_life(
     mine: float, stores: float, ttl: float, drift: float, age: float, skew: float, into: float
 ) -> None:
     """The record was written at true 0 (the store's clock says `into`), and read when it was `age` of a ttl old."""

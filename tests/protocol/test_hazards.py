@@ -66,7 +66,7 @@ def test_h01_a_crashed_holders_lock_is_had_within_the_promise(traits: Traits) ->
     assert 10.1 < bench.now - crashed_at <= latest
 
 
-def test_h01_who_waits_is_not_told_when_to_look_again_where_the_server_drops_records() -> None:
+def test_h01_no_time_to_read_again_where_the_server_expires() -> None:
     # how long a record has been standing there says nothing: a renewal need not change it
     bench = Bench(replace(NONE, clock=StoreClock.SERVER_EXPIRES))
     bench.granted("a")
@@ -74,7 +74,7 @@ def test_h01_who_waits_is_not_told_when_to_look_again_where_the_server_drops_rec
 
 
 @pytest.mark.parametrize("traits", [SHARED, DATED], ids=lambda traits: traits.scheme)
-def test_h01_a_holder_dead_for_longer_is_overtaken_at_once_where_the_store_has_a_clock(traits: Traits) -> None:
+def test_h01_a_holder_dead_by_the_clock_is_overtaken_at_once(traits: Traits) -> None:
     bench = Bench(traits, ttl=10)
     bench.granted("a")
     bench.now += 3600
@@ -85,7 +85,7 @@ def test_h01_a_holder_dead_for_longer_is_overtaken_at_once_where_the_store_has_a
 
 @EVERY
 @pytest.mark.parametrize("late", ["delete", "refresh", "replace", "end"])
-def test_h02_a_delayed_request_of_an_old_holder_does_not_hit_the_next(traits: Traits, late: str) -> None:
+def test_h02_a_delayed_request_does_not_hit_the_next_holder(traits: Traits, late: str) -> None:
     bench = Bench(traits, ttl=10)
     old = bench.granted("a").lease
     revision = bench.store.perform(Read(APT)).revision
@@ -107,7 +107,7 @@ def test_h02_a_delayed_request_of_an_old_holder_does_not_hit_the_next(traits: Tr
 
 
 @EVERY
-def test_h03_a_create_whose_answer_was_lost_is_adopted_without_waiting(traits: Traits) -> None:
+def test_h03_a_create_without_a_reply_is_adopted_at_once(traits: Traits) -> None:
     bench = Bench(traits)
     session = bench.asking("a").lose(after=1.0)
     lost_at = bench.now
@@ -115,7 +115,7 @@ def test_h03_a_create_whose_answer_was_lost_is_adopted_without_waiting(traits: T
     assert bench.now == lost_at
 
 
-def test_h03_a_replace_whose_answer_was_lost_is_adopted_without_waiting() -> None:
+def test_h03_a_replace_without_a_reply_is_adopted_at_once() -> None:
     bench = Bench()
     bench.granted("a")
     overdue(bench)
@@ -127,7 +127,7 @@ def test_h03_a_replace_whose_answer_was_lost_is_adopted_without_waiting() -> Non
     assert bench.now == lost_at
 
 
-def test_h04_a_renewal_whose_answer_was_lost_is_no_loss_and_the_next_one_counts() -> None:
+def test_h04_a_renewal_without_a_reply_is_no_loss() -> None:
     bench = Bench()
     grant = bench.granted("a")
     lease_state = bench.lease_state(grant)
@@ -142,7 +142,7 @@ def test_h04_a_renewal_whose_answer_was_lost_is_no_loss_and_the_next_one_counts(
     assert lease_state.deadline > grant.deadline
 
 
-def test_h05_a_release_whose_answer_was_lost_is_asked_again_and_says_that_it_removed() -> None:
+def test_h05_a_release_without_a_reply_is_retried() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     session = bench.session(remove(lease, bench.context())).lose()
@@ -170,7 +170,7 @@ def test_h05_a_release_asked_again_touches_no_other_holders_lock() -> None:
     assert bench.holder == "b"
 
 
-def test_h05_a_release_that_comes_too_late_touches_no_other_holders_lock() -> None:
+def test_h05_a_late_release_leaves_other_locks_alone() -> None:
     bench = Bench(ttl=10)
     session = bench.session(remove(bench.granted("a").lease, bench.context()))
     overdue(bench)
@@ -181,9 +181,7 @@ def test_h05_a_release_that_comes_too_late_touches_no_other_holders_lock() -> No
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("is_late", [False, True])
-def test_h05_an_absent_record_is_what_we_removed_only_while_nobody_else_can_have_had_it(
-    shared: bool, is_late: bool
-) -> None:
+def test_h05_absence_is_our_removal_only_while_nobody_had_it(shared: bool, is_late: bool) -> None:
     bench = Bench(ttl=10)
     context = bench.context()
     grant = bench.granted("a", context)
@@ -204,7 +202,7 @@ def test_h05_an_absent_record_is_what_we_removed_only_while_nobody_else_can_have
     assert session.run() is (Outcome.NOT_OURS if is_late else Outcome.REMOVED)
 
 
-def test_h05_an_absent_record_after_a_request_that_was_never_sent_is_somebody_elses_work() -> None:
+def test_h05_absence_after_a_request_never_sent_is_anothers_work() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     session = bench.session(remove(lease, bench.context())).unsent()
@@ -214,7 +212,7 @@ def test_h05_an_absent_record_after_a_request_that_was_never_sent_is_somebody_el
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_h05_a_members_absent_registration_is_what_it_removed_only_until_its_deadline(is_late: bool) -> None:
+def test_h05_an_absent_registration_is_ours_only_to_its_deadline(is_late: bool) -> None:
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease
     joined = bench.joined(lease, "m")
@@ -237,7 +235,7 @@ def test_h05_a_release_that_gets_no_answer_ends() -> None:
             session.wait() if isinstance(session.command, Pause) else session.late()
 
 
-def test_h06_a_process_paused_past_its_deadline_does_not_believe_and_removes_nothing() -> None:
+def test_h06_a_process_paused_past_its_deadline_removes_nothing() -> None:
     bench = Bench()
     lease_state = bench.lease_state(bench.granted("a"))
     woken_at = lease_state.deadline
@@ -247,7 +245,7 @@ def test_h06_a_process_paused_past_its_deadline_does_not_believe_and_removes_not
     assert not may_remove_after_loss(lease_state, woken_at)
 
 
-def test_h06_a_renewal_answered_during_the_pause_and_seen_after_it_revives_nothing() -> None:
+def test_h06_a_renewal_answered_during_the_pause_revives_nothing() -> None:
     bench = Bench(ttl=10)
     grant = bench.granted("a")
     lease_state = bench.lease_state(grant)
@@ -257,7 +255,7 @@ def test_h06_a_renewal_answered_during_the_pause_and_seen_after_it_revives_nothi
     assert not lease_state.believes(grant.deadline)
 
 
-def test_h06_h17_a_process_superseded_while_it_was_paused_gets_no_token() -> None:
+def test_h06_h17_a_process_superseded_while_paused_gets_no_token() -> None:
     for traits in (SHARED, DATED, NONE):
         bench = Bench(traits)
         lease = bench.granted("a").lease
@@ -267,7 +265,7 @@ def test_h06_h17_a_process_superseded_while_it_was_paused_gets_no_token() -> Non
 
 
 @pytest.mark.parametrize("hours", [-30, 30])
-def test_h07_wall_clocks_that_are_hours_wrong_change_nothing_but_what_people_read(hours: int) -> None:
+def test_h07_wrong_wall_clocks_change_only_what_is_displayed(hours: int) -> None:
     bench = Bench()
     session = bench.asking("a")
     skewed = with_timestamps(session.expect(Create), 1.7e9 + 3600 * hours)
@@ -277,7 +275,7 @@ def test_h07_wall_clocks_that_are_hours_wrong_change_nothing_but_what_people_rea
     assert isinstance(bench.asking("b", tries_once=True).run(), Grant)
 
 
-def test_h08_h09_belief_ends_by_arithmetic_while_a_renewal_hangs_and_the_loss_is_told_before() -> None:
+def test_h08_h09_a_lease_ends_in_time_while_a_renewal_hangs() -> None:
     bench = Bench(ttl=10)
     lease_state = bench.lease_state(bench.granted("a"))
     lease_state.sending(lease_state.due_at)
@@ -288,7 +286,7 @@ def test_h08_h09_belief_ends_by_arithmetic_while_a_renewal_hangs_and_the_loss_is
     assert lease_state.deadline - lease_state.notify_at == pytest.approx(bench.settings.abort_margin)
 
 
-def test_h10_a_renewal_that_arrives_after_the_release_brings_nothing_back() -> None:
+def test_h10_a_renewal_after_the_release_brings_nothing_back() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     renewal = bench.session(renew(lease, {}, bench.context()))
@@ -297,7 +295,7 @@ def test_h10_a_renewal_that_arrives_after_the_release_brings_nothing_back() -> N
     assert bench.standing() is None
 
 
-def test_h10_a_renewal_that_arrives_when_the_next_holder_has_it_touches_nothing() -> None:
+def test_h10_a_late_renewal_leaves_the_next_holder_alone() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     renewal = bench.session(renew(lease, {}, bench.context()))
@@ -325,7 +323,7 @@ def test_h11_of_two_who_take_over_the_same_expired_lock_one_wins(traits: Traits)
     assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Contended", "Grant"]
 
 
-def test_h11_a_takeover_loses_against_a_holder_that_renews_just_in_time() -> None:
+def test_h11_a_takeover_loses_against_a_renewal_just_in_time() -> None:
     bench = Bench(ttl=10)
     grant = bench.granted("a")
     overdue(bench)
@@ -337,7 +335,7 @@ def test_h11_a_takeover_loses_against_a_holder_that_renews_just_in_time() -> Non
 
 
 @EVERY
-def test_h12_a_lease_that_was_ended_is_free_at_once_and_stays_so_whatever_its_holder_still_sends(
+def test_h12_an_ended_lease_stays_free_whatever_is_still_sent(
     traits: Traits,
 ) -> None:
     bench = Bench(traits, ttl=10)
@@ -354,7 +352,7 @@ def test_h12_a_lease_that_was_ended_is_free_at_once_and_stays_so_whatever_its_ho
     assert bench.session(end(old, bench.context())).run() is Outcome.NOT_OURS
 
 
-def test_h12_a_deleted_lock_is_gone_for_its_holder_and_yields_no_later_token() -> None:
+def test_h12_a_deleted_lock_is_gone_and_gives_no_later_token() -> None:
     bench = Bench(DATED)
     lease = bench.granted("a").lease
     del bench.store.entries[APT]
@@ -363,7 +361,7 @@ def test_h12_a_deleted_lock_is_gone_for_its_holder_and_yields_no_later_token() -
     assert bench.standing() is None
 
 
-def test_h12_a_revoked_lock_is_lost_at_the_next_renewal_and_nobody_renews_it() -> None:
+def test_h12_a_revoked_lock_is_lost_at_its_next_renewal() -> None:
     bench = Bench(ttl=10)
     grant = bench.granted("a")
     script = break_lease(APT, Revocation("op", "stuck"), bench.context(), now=False, incarnation=None, salt="s")
@@ -376,7 +374,7 @@ def test_h12_a_revoked_lock_is_lost_at_the_next_renewal_and_nobody_renews_it() -
     assert isinstance(bench.asking("b", tries_once=True).run(), Grant)
 
 
-def test_h12_breaking_at_once_says_until_when_the_old_holder_may_believe() -> None:
+def test_h12_a_break_at_once_returns_the_overlap() -> None:
     bench = Bench(DATED, ttl=10)
     grant = bench.granted("a")
     renewal = bench.session(renew(grant.lease, {}, bench.context()))
@@ -389,7 +387,7 @@ def test_h12_breaking_at_once_says_until_when_the_old_holder_may_believe() -> No
 
 
 @EVERY
-def test_h12_a_break_ends_a_lease_whose_time_is_up_and_only_such_a_lease(traits: Traits) -> None:
+def test_h12_a_break_ends_only_an_expired_lease(traits: Traits) -> None:
     bench = Bench(traits, ttl=10, lock_delay=3)
     operator = bench.context()
     bench.granted("a")
@@ -415,7 +413,7 @@ def test_h12_a_break_ends_a_lease_whose_time_is_up_and_only_such_a_lease(traits:
 
 
 @EVERY
-def test_h12_another_break_of_a_revoked_lease_writes_nothing_and_does_not_prolong_it(traits: Traits) -> None:
+def test_h12_breaking_a_revoked_lease_again_writes_nothing(traits: Traits) -> None:
     bench = Bench(traits, ttl=10)
     waits = bench.context()
     bench.granted("a")
@@ -460,15 +458,15 @@ def ends_what_it_judged_and_nothing_later(*, is_taken: bool) -> None:
     assert isinstance(bench.asking("b", tries_once=True).run(), Contended)
 
 
-def test_h12_a_break_of_a_lease_whose_time_is_up_spares_who_took_it_over_meanwhile() -> None:
+def test_h12_a_break_of_an_expired_lease_spares_a_new_holder() -> None:
     ends_what_it_judged_and_nothing_later(is_taken=True)
 
 
-def test_h12_a_break_of_a_lease_that_is_renewed_just_in_time_revokes_it() -> None:
+def test_h12_a_break_of_a_lease_renewed_just_in_time_revokes_it() -> None:
     ends_what_it_judged_and_nothing_later(is_taken=False)
 
 
-def test_h12_breaking_expects_the_incarnation_and_not_the_revision() -> None:
+def test_h12_a_break_expects_the_incarnation_not_the_revision() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     for at_once in (False, True):
@@ -483,13 +481,13 @@ def test_h12_breaking_expects_the_incarnation_and_not_the_revision() -> None:
     assert bench.holder == "b"
 
 
-def test_h14_two_acquisitions_of_one_owner_are_two_holders_and_the_second_waits() -> None:
+def test_h14_two_acquisitions_of_one_owner_are_two_holders() -> None:
     bench = Bench()
     bench.granted("pub/1", owner="pub")
     assert isinstance(bench.asking(bench.want("pub/2", owner="pub"), tries_once=True).run(), Contended)
 
 
-def test_h15_waiting_reads_and_never_writes_and_every_pause_is_bounded() -> None:
+def test_h15_waiting_only_reads_and_every_pause_is_bounded() -> None:
     for traits in (SHARED, DATED, NONE):
         bench = Bench(traits, ttl=300)
         bench.granted("a")
@@ -512,7 +510,7 @@ def test_h15_who_waited_in_line_reads_before_it_writes() -> None:
     session.expect(Read)
 
 
-def test_h15_a_pause_that_ends_because_the_key_changed_starts_the_backoff_anew() -> None:
+def test_h15_a_change_of_the_key_restarts_the_backoff() -> None:
     bench = Bench(ttl=300)
     bench.granted("a")
     session = bench.asking("b").commit().commit()
@@ -523,7 +521,7 @@ def test_h15_a_pause_that_ends_because_the_key_changed_starts_the_backoff_anew()
     assert session.expect(Pause).at_most == bench.settings.backoff_min
 
 
-def test_h16_after_a_long_outage_a_waiter_is_back_within_backoff_max() -> None:
+def test_h16_a_waiter_recovers_from_an_outage_in_backoff_max() -> None:
     bench = Bench()
     session = bench.asking("a")
     for _ in range(200):
@@ -551,7 +549,7 @@ def test_h17_a_superseded_token_is_refused_by_verify() -> None:
     assert not bench.session(verify(Sequencer("apt", new.token or 0), bench.context())).run()
 
 
-def test_h18_an_acquisition_cancelled_in_its_create_is_unsettled_and_swept() -> None:
+def test_h18_a_cancelled_create_is_unsettled_and_swept() -> None:
     bench = Bench()
     want = bench.want("a")
     session = bench.asking(want)
@@ -563,7 +561,7 @@ def test_h18_an_acquisition_cancelled_in_its_create_is_unsettled_and_swept() -> 
     assert bench.standing() is None
 
 
-def test_h18_an_acquisition_cancelled_in_its_replace_is_unsettled() -> None:
+def test_h18_a_cancelled_replace_is_unsettled() -> None:
     bench = Bench()
     bench.granted("a")
     overdue(bench)
@@ -574,7 +572,7 @@ def test_h18_an_acquisition_cancelled_in_its_replace_is_unsettled() -> None:
     assert want.unsettled
 
 
-def test_h18_what_was_never_sent_or_was_refused_leaves_nothing_to_sweep() -> None:
+def test_h18_an_unsent_or_refused_request_needs_no_sweep() -> None:
     bench = Bench()
     bench.granted("a")
     want = bench.want("b")
@@ -587,7 +585,7 @@ def test_h18_what_was_never_sent_or_was_refused_leaves_nothing_to_sweep() -> Non
     assert not again.unsettled
 
 
-def test_h18_out_of_time_after_an_unknown_create_says_that_the_outcome_is_unknown() -> None:
+def test_h18_a_timeout_after_an_unknown_create_is_unknown() -> None:
     """StoreUnavailable would say: certainly not applied."""
     bench = Bench()
     want = bench.want("a")
@@ -599,7 +597,7 @@ def test_h18_out_of_time_after_an_unknown_create_says_that_the_outcome_is_unknow
     assert want.unsettled
 
 
-def test_h18_a_store_that_is_down_at_the_end_after_an_unknown_create_says_so_too() -> None:
+def test_h18_an_outage_after_an_unknown_create_is_unknown() -> None:
     bench = Bench()
     session = bench.asking("a", gives_up_at=bench.now + 3)
     session.late()
@@ -637,7 +635,7 @@ def test_h18_one_last_try_when_the_time_runs_out_during_a_pause() -> None:
     assert isinstance(session.run(), Grant)
 
 
-def test_h20_doubled_and_overtaken_requests_of_a_whole_life_change_nothing_afterwards() -> None:
+def test_h20_duplicated_requests_of_a_whole_life_change_nothing() -> None:
     bench = Bench(ttl=10)
     creating = bench.asking("a")
     create = creating.expect(Create)
@@ -652,7 +650,7 @@ def test_h20_doubled_and_overtaken_requests_of_a_whole_life_change_nothing_after
     assert bench.store.perform(Read(APT)).revision == "1"
 
 
-def test_h20_a_doubled_create_that_lands_after_the_release_frees_itself_within_a_ttl() -> None:
+def test_h20_a_duplicate_create_after_the_release_expires() -> None:
     bench = Bench(ttl=10)
     creating = bench.asking("a")
     create = creating.expect(Create)
@@ -674,7 +672,7 @@ def test_h20_a_doubled_create_that_lands_after_the_release_frees_itself_within_a
         {},
     ],
 )
-def test_h24_a_record_that_is_damaged_newer_or_not_ours_is_never_free(fields: dict[str, str]) -> None:
+def test_h24_a_damaged_newer_or_foreign_record_is_never_free(fields: dict[str, str]) -> None:
     bench = Bench()
     bench.store.perform(Create(APT, fields))
     bench.now += 1e6
@@ -685,7 +683,7 @@ def test_h24_a_record_that_is_damaged_newer_or_not_ours_is_never_free(fields: di
     assert bench.standing().fields == fields  # type: ignore[union-attr]
 
 
-def test_h24_a_record_that_was_changed_by_hand_under_one_revision_is_read_as_it_stands() -> None:
+def test_h24_a_record_changed_by_hand_is_read_as_it_is() -> None:
     bench = Bench()
     bench.granted("a")
     context = bench.context()
@@ -707,7 +705,7 @@ def test_h24_a_damaged_registration_counts_as_live() -> None:
     assert bench.holder == "a"
 
 
-def test_h27_a_release_while_a_member_runs_does_not_let_the_next_one_in() -> None:
+def test_h27_a_release_waits_for_running_members() -> None:
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease
     bench.joined(lease, "m")
@@ -717,7 +715,7 @@ def test_h27_a_release_while_a_member_runs_does_not_let_the_next_one_in() -> Non
     assert isinstance(bench.asking("b", tries_once=True).run(), Contended)
 
 
-def test_h27_a_member_believes_until_the_earlier_of_its_two_deadlines() -> None:
+def test_h27_a_members_deadline_is_the_earlier_of_its_two() -> None:
     bench = Bench(ttl=10)
     grant = bench.granted("a")
     bench.now += 3
@@ -744,7 +742,7 @@ def test_h27_a_member_whose_registration_was_removed_is_lost() -> None:
     assert isinstance(outcome, Over)
 
 
-def test_h27_a_member_extends_the_lease_only_if_nobody_has_lately() -> None:
+def test_h27_a_member_extends_only_a_lease_not_renewed_lately() -> None:
     bench = Bench(ttl=100)
     lease = bench.granted("a").lease
     context = bench.context()
@@ -758,7 +756,7 @@ def test_h27_a_member_extends_the_lease_only_if_nobody_has_lately() -> None:
     assert bench.store.perform(Read(APT)).revision != revision
 
 
-def test_h28_a_create_that_commits_after_its_sender_gave_up_is_swept_by_the_second_look() -> None:
+def test_h28_a_late_create_is_swept_by_the_second_look() -> None:
     bench = Bench()
     want = bench.want("a")
     session = bench.asking(want, tries_once=True)
@@ -771,7 +769,7 @@ def test_h28_a_create_that_commits_after_its_sender_gave_up_is_swept_by_the_seco
     assert bench.standing() is None
 
 
-def test_h28_a_create_that_commits_while_its_sender_still_waits_is_adopted() -> None:
+def test_h28_a_create_that_commits_while_waited_for_is_adopted() -> None:
     bench = Bench()
     other = bench.granted("b").lease
     session = bench.asking("a")
@@ -785,7 +783,7 @@ def test_h28_a_create_that_commits_while_its_sender_still_waits_is_adopted() -> 
     assert bench.holder == "a"
 
 
-def test_h28_a_grant_after_an_unknown_outcome_stays_unsettled_for_its_release() -> None:
+def test_h28_a_grant_after_an_unknown_outcome_stays_unsettled() -> None:
     bench = Bench()
     want = bench.want("a")
     session = bench.asking(want)
@@ -808,7 +806,7 @@ def test_h28_a_sweep_never_takes_another_holders_lock() -> None:
     assert bench.holder == "b"
 
 
-def test_h30_fields_of_a_newer_minor_version_are_kept_by_renewals_and_respected_by_contenders() -> None:
+def test_h30_fields_of_a_newer_minor_version_are_kept() -> None:
     bench = Bench(ttl=10)
     bench.store.perform(Create(APT, {"v": "1.7", "identity": "new", "ttl": "10", "shiny": "yes"}))
     assert isinstance(bench.asking("old", tries_once=True).run(), Contended)
@@ -816,7 +814,7 @@ def test_h30_fields_of_a_newer_minor_version_are_kept_by_renewals_and_respected_
     assert bench.standing().fields["shiny"] == "yes"  # type: ignore[union-attr]
 
 
-def test_h30_a_newer_major_version_is_refused_and_nobody_is_overtaken() -> None:
+def test_h30_a_newer_major_version_is_refused_and_not_taken() -> None:
     bench = Bench(ttl=10)
     bench.store.perform(Create(APT, {"v": "2", "identity": "new", "ttl": "10"}))
     bench.now += 1e6

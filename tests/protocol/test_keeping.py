@@ -76,7 +76,7 @@ def test_a_renewal_is_sent_when_it_is_due_and_once() -> None:
     assert not bench.keeping.sending(kept.lease_state, bench.now)
 
 
-def test_h08_a_lease_whose_renewal_failed_is_renewed_again_and_its_loss_notified() -> None:
+def test_h08_a_failed_renewal_is_retried_and_its_loss_notified() -> None:
     bench = Bench()
     kept = bench.lease()
     bench.send(kept)
@@ -99,7 +99,7 @@ def test_h08_a_renewed_lease_is_renewed_again() -> None:
     bench.send(kept)
 
 
-def test_h08_a_loss_is_notified_by_the_margin_before_the_deadline_with_a_renewal_in_flight() -> None:
+def test_h08_a_loss_is_notified_the_margin_before_the_deadline() -> None:
     bench = Bench()
     kept = bench.lease()
     bench.send(kept)
@@ -113,7 +113,7 @@ def test_h08_a_loss_is_notified_by_the_margin_before_the_deadline_with_a_renewal
     assert bench.round() == []
 
 
-def test_h08_no_renewal_is_sent_after_the_deadline_or_for_a_lease_that_was_left() -> None:
+def test_h08_no_renewal_after_the_deadline_or_a_release() -> None:
     bench = Bench()
     late, left, lost = (bench.lease(holder) for holder in ("late", "left", "lost"))
     bench.now = late.lease_state.due_at
@@ -127,7 +127,7 @@ def test_h08_no_renewal_is_sent_after_the_deadline_or_for_a_lease_that_was_left(
     assert NotifyLoss(late) in bench.round()
 
 
-def test_a_loss_found_elsewhere_is_notified_by_the_next_round_and_once() -> None:
+def test_a_loss_found_elsewhere_is_notified_by_the_next_round() -> None:
     bench = Bench()
     kept = bench.lease()
     assert bench.keeping.lose(kept, LossReason.TAKEN, "by b")
@@ -162,7 +162,7 @@ def test_a_lease_left_after_its_deadline_is_lost_and_notified() -> None:
     assert kept.lease_state.reason is LossReason.EXPIRED
 
 
-def test_a_loss_that_a_renewal_finds_is_notified_and_the_lease_kept_no_longer() -> None:
+def test_a_loss_found_by_a_renewal_is_notified_and_dropped() -> None:
     bench = Bench()
     kept = bench.lease()
     bench.send(kept)
@@ -202,7 +202,7 @@ def test_the_lease_with_least_time_left_is_sent_first() -> None:
     assert taken == [leases["short"], leases["middle"], leases["long"], None]
 
 
-def test_a_renewal_that_no_worker_takes_is_an_attempt_that_failed() -> None:
+def test_a_renewal_that_no_worker_takes_has_failed() -> None:
     bench = Bench()
     kept = bench.lease()
     bench.now = kept.lease_state.due_at
@@ -216,7 +216,7 @@ def test_a_renewal_that_no_worker_takes_is_an_attempt_that_failed() -> None:
     assert kept.lease_state.in_flight, "another worker has sent it meanwhile"
 
 
-def test_a_batch_takes_what_is_due_with_what_is_due_soon_by_limit_and_size() -> None:
+def test_a_batch_takes_what_is_due_now_or_soon_up_to_its_size() -> None:
     bench = Bench(batch_max=2)
     hasty = Settings.make(ttl=300, request_timeout=5)
     first = bench.lease("first")
@@ -239,7 +239,7 @@ def test_a_renewal_that_is_due_soon_begins_no_batch() -> None:
     assert bench.round() == []
 
 
-def test_h33_an_orphan_is_renewed_no_more_and_abandoned_after_a_moment() -> None:
+def test_h33_an_orphan_is_not_renewed_and_soon_abandoned() -> None:
     bench = Bench()
     kept = bench.lease()
     bench.keeping.orphaned(kept, bench.now)
@@ -250,7 +250,7 @@ def test_h33_an_orphan_is_renewed_no_more_and_abandoned_after_a_moment() -> None
     assert bench.keeping.wake_at() == float("inf")
 
 
-def test_an_orphan_that_is_kept_again_is_renewed_and_not_abandoned() -> None:
+def test_an_orphan_kept_again_is_renewed_and_not_abandoned() -> None:
     bench = Bench()
     kept = bench.lease()
     bench.keeping.orphaned(kept, bench.now)
@@ -299,7 +299,7 @@ def test_the_renewal_of_a_member_moves_both_deadlines() -> None:
     assert (kept.lease_state.record_deadline, kept.lease_state.in_flight) == (until + 60, False)
 
 
-def test_an_owner_that_becomes_a_member_is_due_by_the_earlier_deadline() -> None:
+def test_an_owner_and_member_is_due_by_the_earlier_deadline() -> None:
     bench = Bench()
     kept = bench.lease()
     registration = LeaseId(Name("apt", Space.MEMBER, "1/m"), "m", "2", 300.0)
@@ -333,7 +333,7 @@ def test_after_a_fault_of_our_own_what_was_queued_is_queued_anew() -> None:
     assert bench.round() == [SendNext(first), SendNext(second)]
 
 
-def test_after_a_fault_of_our_own_neither_what_is_in_flight_nor_an_orphan_is_sent_anew() -> None:
+def test_after_an_internal_error_orphans_and_sent_are_not_resent() -> None:
     bench = Bench()
     orphan, sent = bench.lease("a"), bench.lease("b")
     bench.now = orphan.lease_state.due_at

@@ -78,7 +78,7 @@ def test_only_a_held_lease_is_believed_or_owed_anything(state: State) -> None:
     assert lease_state.next_action(1e9) is Action.NOTHING
 
 
-def test_a_late_success_never_revives_a_lost_lease_nor_moves_its_deadline() -> None:
+def test_a_late_success_never_revives_a_lost_lease() -> None:
     lease_state = in_state(State.LOST)
     lease_state.renewed(100.0, 397.0, 101.0)
     assert (lease_state.state, lease_state.deadline) == (State.LOST, 297.0)
@@ -91,7 +91,7 @@ def test_a_loss_is_noted_exactly_once_and_keeps_its_first_reason() -> None:
     assert (lease_state.reason, lease_state.detail) == (LossReason.REVOKED, "why")
 
 
-def test_a_renewal_is_due_renew_every_after_the_send_of_the_last_success_less_the_jitter() -> None:
+def test_a_renewal_is_due_renew_every_after_the_last_send() -> None:
     assert held().due_at == 37.5
     assert held(jitter=1.0).due_at == pytest.approx(37.5 * 0.9)
     lease_state = held()
@@ -99,7 +99,7 @@ def test_a_renewal_is_due_renew_every_after_the_send_of_the_last_success_less_th
     assert lease_state.due_at == 77.5
 
 
-def test_a_failed_renewal_is_tried_again_a_twenty_fourth_of_a_ttl_later_and_moves_nothing() -> None:
+def test_a_failed_renewal_is_retried_after_a_24th_of_the_ttl() -> None:
     lease_state = held()
     lease_state.sending(37.5)
     lease_state.failed(40.0, OutcomeUnknown("lost"))
@@ -108,7 +108,7 @@ def test_a_failed_renewal_is_tried_again_a_twenty_fourth_of_a_ttl_later_and_move
     assert lease_state.next_action(lease_state.due_at) is Action.RENEW
 
 
-def test_three_rounds_without_success_are_unreachable_at_half_the_ttl() -> None:
+def test_three_failed_rounds_are_unreachable_at_half_the_ttl() -> None:
     lease_state, now = held(), 37.5
     while True:
         match lease_state.next_action(now):
@@ -133,7 +133,7 @@ def test_quick_refusals_in_one_round_count_once() -> None:
     assert lease_state.failures == 1
 
 
-def test_h33_a_renewal_that_waits_to_be_sent_begins_no_round_and_so_never_fails_by_itself() -> None:
+def test_h33_a_renewal_that_waits_to_be_sent_begins_no_round() -> None:
     lease_state = held()
     lease_state.queue()
     assert lease_state.next_action(lease_state.due_at) is Action.NOTHING
@@ -142,7 +142,7 @@ def test_h33_a_renewal_that_waits_to_be_sent_begins_no_round_and_so_never_fails_
     assert lease_state.failures == 0
 
 
-def test_h33_a_retry_that_waits_to_be_sent_ends_the_round_that_failed_and_begins_none() -> None:
+def test_h33_a_retry_that_waits_to_be_sent_ends_the_failed_round() -> None:
     lease_state = held()
     lease_state.sending(37.5)
     lease_state.failed(38.0, OutcomeUnknown("lost"))
@@ -168,7 +168,7 @@ def test_nothing_is_sent_for_a_lease_that_is_not_held(state: State) -> None:
     assert lease_state.next_action(lease_state.due_at) is Action.NOTHING
 
 
-def test_a_success_is_what_the_next_renewal_counts_from_and_lets_it_be_sent() -> None:
+def test_the_next_renewal_counts_from_the_last_success() -> None:
     lease_state = held()
     lease_state.sending(37.5)
     lease_state.renewed(37.5, 334.5, 38.0)
@@ -176,7 +176,7 @@ def test_a_success_is_what_the_next_renewal_counts_from_and_lets_it_be_sent() ->
     assert lease_state.next_action(75.0) is Action.RENEW
 
 
-def test_a_success_that_renewed_earlier_than_it_was_asked_for_is_not_asked_for_again_at_once() -> None:
+def test_a_success_that_renewed_earlier_is_not_retried_at_once() -> None:
     lease_state = held()
     lease_state.sending(100.0)
     lease_state.renewed(60.0, 357.0, 101.0)
@@ -221,7 +221,7 @@ def test_a_deadline_never_moves_back() -> None:
     assert lease_state.deadline == 297.0
 
 
-def test_a_registration_that_is_renewed_after_the_deadline_lengthens_nothing() -> None:
+def test_a_registration_renewed_too_late_extends_nothing() -> None:
     registration = LeaseId(Name("apt"), "m", "2", 300.0)
     lease_state = held(is_owner=False, registration=registration, record_deadline=900.0, registration_deadline=297.0)
     lease_state.registered(500.0, 297.0)
@@ -230,7 +230,7 @@ def test_a_registration_that_is_renewed_after_the_deadline_lengthens_nothing() -
     assert lease_state.deadline == 500.0
 
 
-def test_a_closing_lease_leaves_a_members_deadline_where_it_stands() -> None:
+def test_a_closing_lease_leaves_a_members_deadline_unchanged() -> None:
     registration = LeaseId(Name("apt"), "m", "2", 300.0)
     lease_state = held(is_owner=False, registration=registration, registration_deadline=500.0)
     lease_state.renewed(50.0, None, 51.0)

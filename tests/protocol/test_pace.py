@@ -41,13 +41,13 @@ def pauses_until_it_raises(session: Session) -> list[float]:
     return pauses
 
 
-def test_a_removal_is_asked_for_until_the_store_must_have_taken_it() -> None:
+def test_a_removal_is_retried_until_the_store_must_accept_it() -> None:
     bench = Bench(PACED)
     session = bench.session(remove(bench.granted("a").lease, bench.context()))
     assert pauses_until_it_raises(session) == [0.1, 0.5, 1.0]
 
 
-def test_where_a_store_names_no_pace_a_removal_is_asked_again_as_fast_as_the_settings_say() -> None:
+def test_without_a_pace_a_removal_is_retried_by_the_settings() -> None:
     bench = Bench()
     session = bench.session(remove(bench.granted("a").lease, bench.context()))
     assert pauses_until_it_raises(session) == [0.1, 0.1, 0.1]
@@ -61,13 +61,13 @@ def test_a_removal_that_was_turned_away_twice_is_carried_out() -> None:
     assert session.run() is Outcome.REMOVED
 
 
-def test_a_registration_is_not_asked_for_in_a_volley_nor_for_ever() -> None:
+def test_a_registration_is_not_retried_in_a_burst_nor_forever() -> None:
     bench = Bench(PACED)
     pauses = pauses_until_it_raises(bench.attaching(bench.granted("a").lease, "m"))
     assert pauses == [0.1, 0.5, 1.0, 1.0, 1.0, 1.0, 1.0]
 
 
-def test_a_token_is_drawn_at_the_stores_pace_and_a_siblings_is_taken_meanwhile() -> None:
+def test_a_draw_keeps_the_stores_pace_and_accepts_a_siblings() -> None:
     bench = Bench(PACED)
     lease = bench.granted("a").lease
     session = bench.session(draw_token(lease, bench.context(), salt="s")).commit()
@@ -81,14 +81,14 @@ def test_a_token_is_drawn_at_the_stores_pace_and_a_siblings_is_taken_meanwhile()
     assert session.run() == 7
 
 
-def test_a_token_that_is_always_turned_away_ends_in_doubt_and_not_in_a_token() -> None:
+def test_a_token_that_is_always_rejected_has_an_unknown_outcome() -> None:
     bench = Bench(PACED)
     session = bench.session(draw_token(bench.granted("a").lease, bench.context(), salt="s"))
     pauses = pauses_until_it_raises(session)
     assert pauses == [0.1, 0.5] + [1.0] * 13
 
 
-def test_a_free_key_that_turns_writes_away_is_waited_for_and_not_asked_in_a_volley() -> None:
+def test_a_free_key_that_rejects_writes_is_not_tried_in_a_burst() -> None:
     bench = Bench(PACED)
     session = bench.asking(bench.want("a"))
     pauses: list[float] = []
@@ -103,14 +103,14 @@ def test_a_free_key_that_turns_writes_away_is_waited_for_and_not_asked_in_a_voll
     assert session.run().lease.name == APT
 
 
-def test_one_try_for_a_free_key_that_turns_writes_away_says_that_nobody_knows() -> None:
+def test_one_try_for_a_free_key_that_rejects_writes_is_unknown() -> None:
     """None would mean that another client holds it."""
     bench = Bench(PACED)
     session = bench.asking(bench.want("a"), tries_once=True)
     assert pauses_until_it_raises(session) == [0.1, 0.5, 1.0]
 
 
-def test_one_try_that_was_turned_away_just_after_a_release_is_granted_at_the_stores_pace() -> None:
+def test_one_try_rejected_after_a_release_waits_for_the_pace() -> None:
     bench = Bench(PACED)
     session = bench.asking(bench.want("a"), tries_once=True)
     for _ in range(3):
@@ -119,7 +119,7 @@ def test_one_try_that_was_turned_away_just_after_a_release_is_granted_at_the_sto
     assert session.run().lease.name == APT
 
 
-def test_a_dead_key_that_turns_writes_away_is_not_taken_over_in_a_volley() -> None:
+def test_a_dead_key_that_rejects_writes_is_not_taken_in_a_burst() -> None:
     bench = Bench(replace(PACED, clock=StoreClock.ONE_CLOCK))
     bench.granted("dead")
     bench.now += 1000
@@ -127,7 +127,7 @@ def test_a_dead_key_that_turns_writes_away_is_not_taken_over_in_a_volley() -> No
     assert pauses_until_it_raises(session) == [0.1, 0.5, 1.0]
 
 
-def test_rule_12_who_reclaims_closes_once_and_then_keeps_the_stores_pace() -> None:
+def test_rule_12_a_reclaim_closes_once_and_keeps_the_pace() -> None:
     bench = Bench(replace(PACED, clock=StoreClock.ONE_CLOCK))
     bench.granted("a", owner="pub")
     session = bench.asking(bench.want("a2", owner="pub", reclaim=True), tries_once=True).commit().commit()
@@ -149,7 +149,7 @@ def test_rule_12_who_reclaims_closes_once_and_then_keeps_the_stores_pace() -> No
     assert pauses == [0.1, 0.5, 1.0]
 
 
-def test_who_could_not_judge_a_dead_holder_or_member_for_writes_turned_away_asks_at_the_stores_pace() -> None:
+def test_unjudged_dead_holders_are_retried_at_the_stores_pace() -> None:
     """On Cloud Storage the verdict is a write to the companion, and it takes one change a second as well."""
     bench = Bench(PACED)
     lease = bench.granted("dead").lease
@@ -186,7 +186,7 @@ def uncalibrated(bench: Bench, **settings: Any) -> Session:
     return session
 
 
-def test_rule_04_who_may_not_renew_counts_from_the_first_of_two_reads_that_differ() -> None:
+def test_rule_04_without_renewing_two_different_reads_are_needed() -> None:
     bench = Bench(PACED, ttl=100)
     session = uncalibrated(bench)
     first_read_at = bench.now
@@ -202,7 +202,7 @@ def test_rule_04_who_may_not_renew_counts_from_the_first_of_two_reads_that_diffe
     assert joined.record_deadline == pytest.approx(first_read_at + 99.0)
 
 
-def test_rule_04_where_a_server_drops_records_a_revision_that_moved_gives_nobody_a_deadline() -> None:
+def test_rule_04_a_moved_revision_may_renew_nothing() -> None:
     # what moves it there need not renew its life: a master that lagged is brought up, a field is written beside a lease
     bench = Bench(NONE, ttl=100)
     bench.traits = replace(NONE, clock=StoreClock.SERVER_EXPIRES)  # whose answers carry no time, either
@@ -216,7 +216,7 @@ def test_rule_04_where_a_server_drops_records_a_revision_that_moved_gives_nobody
     session.commit().expect(Extend)
 
 
-def test_rule_04_a_record_that_stands_still_gives_nobody_a_deadline() -> None:
+def test_rule_04_an_unchanged_record_gives_no_deadline() -> None:
     bench = Bench(PACED, ttl=100)
     session = uncalibrated(bench)
     turned_away(session)
@@ -224,13 +224,13 @@ def test_rule_04_a_record_that_stands_still_gives_nobody_a_deadline() -> None:
     session.commit().expect(Extend)  # nobody was let through, so it has to renew after all
 
 
-def test_rule_04_an_attach_whose_renewal_is_always_turned_away_ends() -> None:
+def test_rule_04_an_attach_whose_renewal_is_always_rejected_ends() -> None:
     bench = Bench(PACED, ttl=100)
     assert len(pauses_until_it_raises(uncalibrated(bench))) == 7
 
 
 @pytest.mark.parametrize("damage", [{"ttl": "soon"}, {"v": "9"}])
-def test_h24_who_attaches_to_what_it_cannot_read_leaves_no_registration(damage: dict[str, str]) -> None:
+def test_h24_attaching_to_an_unreadable_record_leaves_nothing(damage: dict[str, str]) -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     bench.store.perform(Extend(APT, damage, lease.incarnation))

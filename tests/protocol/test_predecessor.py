@@ -40,7 +40,7 @@ def is_told(bench: Bench, holder: str = "next") -> PreviousLease:
 
 @EVERY
 @pytest.mark.parametrize("shared", [False, True])
-def test_h32_a_lease_that_nobody_worked_under_passes_on_how_the_one_before_ended(traits: Traits, shared: bool) -> None:
+def test_h32_an_unused_lease_passes_on_its_predecessors_end(traits: Traits, shared: bool) -> None:
     bench = Bench(traits)
     before = broken(bench)
     for holder in ("b", "c"):
@@ -54,9 +54,7 @@ def test_h32_a_lease_that_nobody_worked_under_passes_on_how_the_one_before_ended
 
 @EVERY
 @pytest.mark.parametrize("is_known", [False, True])
-def test_a_lease_that_nobody_worked_under_and_that_has_nothing_to_pass_on_is_removed(
-    traits: Traits, is_known: bool
-) -> None:
+def test_an_unused_lease_with_nothing_to_pass_on_is_removed(traits: Traits, is_known: bool) -> None:
     bench = Bench(traits)
     grant = bench.granted("a")
     lease_state = bench.lease_state(grant, previous_lease=grant.previous_lease if is_known else None, unused=True)
@@ -65,7 +63,7 @@ def test_a_lease_that_nobody_worked_under_and_that_has_nothing_to_pass_on_is_rem
 
 
 @EVERY
-def test_h32_a_take_over_whose_answer_was_lost_passes_it_on_when_it_is_swept(traits: Traits) -> None:
+def test_h32_a_swept_takeover_without_a_reply_passes_it_on(traits: Traits) -> None:
     bench = Bench(traits)
     before = broken(bench)
     session = bench.asking("b", tries_once=True).commit().commit()
@@ -78,7 +76,7 @@ def test_h32_a_take_over_whose_answer_was_lost_passes_it_on_when_it_is_swept(tra
 
 
 @EVERY
-def test_h32_a_take_over_whose_answer_was_lost_is_adopted_with_what_it_was_told(traits: Traits) -> None:
+def test_h32_a_takeover_without_a_reply_is_adopted_informed(traits: Traits) -> None:
     bench = Bench(traits)
     before = broken(bench)
     session = bench.asking("b").commit().commit()
@@ -86,7 +84,7 @@ def test_h32_a_take_over_whose_answer_was_lost_is_adopted_with_what_it_was_told(
     assert session.lose().run().previous_lease == before
 
 
-def test_h32_an_adopted_take_over_that_was_revoked_meanwhile_is_taken_anew_with_what_it_was_told() -> None:
+def test_h32_an_adopted_revoked_takeover_stays_informed() -> None:
     bench = Bench()
     before = broken(bench)
     session = bench.asking("b").commit().commit()
@@ -101,7 +99,7 @@ def test_h32_an_adopted_take_over_that_was_revoked_meanwhile_is_taken_anew_with_
     assert grant.previous_lease == before
 
 
-def test_h32_a_take_over_that_was_cut_off_before_its_holder_heard_of_it_passes_it_on() -> None:
+def test_h32_a_revoked_unnoticed_takeover_passes_it_on() -> None:
     bench = Bench()
     before = broken(bench)
     session = bench.asking("b").commit().commit()
@@ -130,7 +128,7 @@ def test_h32_who_died_at_work_is_told_instead_of_the_one_before() -> None:
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_h32_what_an_acquisition_wrote_late_beside_its_lease_tells_nothing_of_that(is_clean: bool) -> None:
+def test_h32_a_late_write_of_an_acquisition_is_no_predecessor(is_clean: bool) -> None:
     bench = Bench()
     late = Create(APT, bench.want("a").fields, lifetime=10.0, min_retention=10.0)
     bench.store.perform(late)
@@ -147,7 +145,7 @@ def test_h32_a_lease_that_was_lost_and_is_swept_says_so() -> None:
     assert is_told(bench) == PreviousLease(LeaseOutcome.EXPIRED, "a", "a")
 
 
-def test_h32_a_store_that_forgot_a_record_says_so_and_the_next_one_is_told_as_well() -> None:
+def test_h32_a_store_that_forgot_a_record_informs_two_holders() -> None:
     bench = Bench()
     session = bench.asking("a")
     command = session.expect(Create)
@@ -174,7 +172,7 @@ def test_h32_a_store_that_forgot_a_record_says_so_and_the_next_one_is_told_as_we
         '{"owner":"a"}',
     ],
 )
-def test_h24_h32_what_nobody_can_read_of_the_one_before_is_unknown_and_keeps_nobody_out(text: str) -> None:
+def test_h24_h32_an_unreadable_predecessor_is_unknown(text: str) -> None:
     bench = Bench()
     bench.granted("a")
     overdue(bench)
@@ -184,7 +182,7 @@ def test_h24_h32_what_nobody_can_read_of_the_one_before_is_unknown_and_keeps_nob
     assert is_told(bench) == PreviousLease(LeaseOutcome.UNKNOWN)
 
 
-def test_what_a_record_says_of_the_one_before_is_bounded_and_comes_back() -> None:
+def test_the_predecessor_in_a_record_is_bounded_and_decoded() -> None:
     before = PreviousLease(LeaseOutcome.EXPIRED, "o" * 5000, "h" * 5000)
     fields = encode(Record("b", 10.0, before=before, unused=True, ended=True))
     read: Any = decode(APT, fields)

@@ -7,7 +7,7 @@ from lockstead.protocol.commands import Conflict, Create, Pause, Paused, Read, R
 from tests.protocol.bench import APT, Bench
 
 
-def test_whose_turn_has_come_asks_at_once_and_reads_nothing_first() -> None:
+def test_the_next_in_the_queue_writes_at_once_without_a_read() -> None:
     bench = Bench()
     held = bench.granted("holder")
     waiter = bench.asking("waiter").commit()
@@ -28,7 +28,7 @@ def test_who_is_woken_without_a_turn_reads_first() -> None:
     waiter.expect(Read)
 
 
-def test_a_key_that_others_asked_for_first_is_waited_for_and_not_read_again_and_again() -> None:
+def test_a_queued_key_is_waited_for_without_repeated_reads() -> None:
     bench = Bench()
     waiter = bench.asking("waiter")
     waiter.expect(Create)

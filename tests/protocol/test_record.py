@@ -62,7 +62,7 @@ def test_what_is_written_is_read() -> None:
     assert decode(APT, encode(Record("a", 1.0))) == Record("a", 1.0)
 
 
-def test_what_says_nothing_is_not_written_and_labels_take_no_more_room_than_they_need() -> None:
+def test_empty_values_are_not_written_and_labels_are_compact() -> None:
     assert encode(Record("a", 1.0)) == {"v": "1", "identity": "a", "ttl": "1"}
     assert encode(FULL)["labels"] == '{"team":"ö"}'
 
@@ -73,7 +73,7 @@ TEXT = st.text(min_size=1, max_size=30)
 @example("0", "\x1f\n", "0", 1, {})
 @example("0", "0", "\r\n", 1, {})
 @given(holder=TEXT, owner=TEXT, purpose=TEXT, ttl=st.integers(1, 10**6), labels=st.dictionaries(TEXT, TEXT, max_size=3))
-def test_any_text_survives_the_round_trip_but_for_what_a_terminal_or_a_log_would_obey(
+def test_any_text_survives_but_control_characters(
     holder: str, owner: str, purpose: str, ttl: int, labels: dict[str, str]
 ) -> None:
     read = decode(APT, encode(Record(holder, float(ttl), owner=owner, purpose=purpose, labels=labels)))
@@ -189,7 +189,7 @@ def test_whoever_is_closing_or_revoked_is_ending() -> None:
     assert not Record("a", 1.0).is_ending
 
 
-def test_who_asks_and_how_long_it_stands_are_not_lost_when_times_are_added() -> None:
+def test_adding_timestamps_keeps_waiter_id_and_retention() -> None:
     made = with_timestamps(Create(APT, {"v": "1"}, 10.0, "me", 12.0), 1000.0)
     assert isinstance(made, Create)
     assert (made.lifetime, made.waiter_id, made.min_retention) == (10.0, "me", 12.0)
@@ -199,7 +199,7 @@ def test_who_asks_and_how_long_it_stands_are_not_lost_when_times_are_added() -> 
     assert (replaced.lifetime, replaced.waiter_id, replaced.min_retention) == (10.0, "me", 12.0)
 
 
-def test_stamps_are_put_on_what_writes_a_life_and_on_nothing_else() -> None:
+def test_timestamps_are_added_only_to_what_is_written_at_a_grant() -> None:
     made = with_timestamps(Create(APT, {"v": "1", "alert_at": "5"}, lifetime=10.0), 1000.0)
     assert isinstance(made, Create)
     assert made.fields == {"v": "1", "acquired_at": "1000", "expires_at": "1010", "alert_at": "1005"}
@@ -213,7 +213,7 @@ def test_stamps_are_put_on_what_writes_a_life_and_on_nothing_else() -> None:
         assert with_timestamps(plain, 1000.0) is plain
 
 
-def test_where_a_server_drops_records_no_expires_at_is_written_that_a_renewal_would_have_to_move() -> None:
+def test_no_expires_at_is_written_where_the_server_expires() -> None:
     clock = StoreClock.SERVER_EXPIRES
     made = with_timestamps(Create(APT, {"alert_at": "5"}, lifetime=10.0), 1000.0, clock)
     assert isinstance(made, Create)
@@ -225,7 +225,7 @@ def test_where_a_server_drops_records_no_expires_at_is_written_that_a_renewal_wo
     assert with_timestamps(renewal, 1000.0, clock) is renewal
 
 
-def test_what_a_record_may_weigh_and_say_has_limits_that_count_themselves() -> None:
+def test_the_limits_of_a_record_include_themselves() -> None:
     fields = encode(Record("a", 10.0))
     length = sum(len(name) + len(text) for name, text in fields.items())
     fits = {**fields, "x": "y" * (RECORD_BYTES_MAX - length - 1)}
@@ -255,7 +255,7 @@ def test_what_is_for_people_alone_and_out_of_bounds_is_left_out(name: str, text:
     assert getattr(decode(APT, {**encode(Record("a", 10.0)), name: text}), name) == said
 
 
-def test_what_another_program_wrote_is_kept_for_people_and_its_revocation_is_ours_alone() -> None:
+def test_a_foreign_record_is_kept_and_its_revocation_ignored() -> None:
     fields = {"identity": "gem", "expires_at": "5", "x": "y", "revoked": revocation_text(Revocation("op", "why"))}
     read = decode(APT, fields, foreign=True)
     assert (read.holder, read.owner, read.labels, read.unknown) == ("gem", "gem", {"x": "y"}, fields)
@@ -271,7 +271,7 @@ def test_ours_is_what_bears_a_version_that_is_read_here() -> None:
     assert not is_ours({})
 
 
-def test_texts_within_a_record_are_written_as_they_are_and_without_blanks() -> None:
+def test_texts_in_a_record_are_compact_and_unescaped() -> None:
     assert revocation_text(Revocation("ö", "wäre")) == '{"by":"ö","reason":"wäre"}'
     before = previous_lease_text(PreviousLease(LeaseOutcome.EXPIRED, "ö", "ö/1"))
     assert before == f'{{"ending":"{LeaseOutcome.EXPIRED.value}","owner":"ö","holder":"ö/1"}}'
@@ -279,7 +279,7 @@ def test_texts_within_a_record_are_written_as_they_are_and_without_blanks() -> N
     assert {value: number(value) for value in numbers} == numbers
 
 
-def test_what_is_cut_is_cut_to_the_byte_and_what_fits_is_left_whole() -> None:
+def test_truncation_is_exact_to_the_byte() -> None:
     room = ROOM
     fields = {"v": "1", "identity": "a", "backtrace": "b", "purpose": "p"}
     fields["backtrace"] += "b" * (room - size(fields))

@@ -55,7 +55,7 @@ def test_a_loss_names_who_has_the_lock_now_and_nobody_else(
 
 
 @pytest.mark.parametrize("field", ["closing", "revoked", "ended"])
-def test_what_is_ending_may_not_be_extended_by_who_renews_now_and_then(field: str) -> None:
+def test_a_shared_renewal_does_not_extend_an_ending_lease(field: str) -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     said = '{"by":"op","reason":"x"}' if field == "revoked" else "1"
@@ -72,7 +72,7 @@ def test_a_member_whose_registration_is_marked_closing_is_lost() -> None:
     assert outcome == Over(LossReason.GONE)
 
 
-def test_a_book_forgets_the_oldest_and_nobody_for_what_it_knows_already() -> None:
+def test_observations_forget_the_oldest_record() -> None:
     observations = ObservationCache()
     seen = Snapshot({}, "1", "1")
     names = [Name(f"k{number}") for number in range(OBSERVATIONS_MAX)]
@@ -99,7 +99,7 @@ def test_a_book_holds_only_what_is_watched_and_still_there() -> None:
     assert not watcher.observations.looks
 
 
-def test_a_member_does_not_take_its_own_renewal_of_the_lease_for_somebody_elses() -> None:
+def test_a_member_recognizes_its_own_renewal_of_the_lease() -> None:
     bench = Bench(ttl=100)
     lease = bench.granted("a").lease
     context = bench.context()
@@ -112,7 +112,7 @@ def test_a_member_does_not_take_its_own_renewal_of_the_lease_for_somebody_elses(
         assert standing.committed_at == bench.now
 
 
-def test_a_drain_looks_more_and_more_seldom_up_to_the_longest_pause() -> None:
+def test_a_drain_polls_with_growing_pauses_up_to_a_maximum() -> None:
     bench = Bench(ttl=1000, backoff_max=1.0)
     lease = bench.granted("a").lease
     bench.joined(lease, "m")
@@ -137,7 +137,7 @@ def test_a_renewal_that_hangs_counts_in_every_round() -> None:
     assert held.reason is LossReason.UNREACHABLE
 
 
-def test_a_renewal_may_go_out_early_once_half_of_the_wait_is_over_and_only_while_it_is_held() -> None:
+def test_a_renewal_may_be_sent_early_after_half_the_wait() -> None:
     held = lease_state()
     soon = held.due_at - held.settings.renew_every / 2
     assert held.may_join(soon)
@@ -149,7 +149,7 @@ def test_a_renewal_may_go_out_early_once_half_of_the_wait_is_over_and_only_while
     assert not lost.may_join(soon)
 
 
-def test_what_went_wrong_last_is_remembered_until_a_renewal_succeeds() -> None:
+def test_the_last_error_is_kept_until_a_renewal_succeeds() -> None:
     held, error = lease_state(), OutcomeUnknown("refused")
     held.sending(40.0)
     held.failed(41.0, error)
@@ -177,7 +177,7 @@ def test_a_draw_that_gives_no_number_gives_no_token() -> None:
     assert "token" not in bench.store.perform(Read(APT)).fields
 
 
-def test_a_member_is_content_with_what_outlasts_all_failures_that_are_tolerated_and_the_abort() -> None:
+def test_a_member_is_content_with_what_outlasts_all_failures() -> None:
     context = Bench(ttl=300).context()
     settings = context.settings
     needed = settings.renew_every + settings.max_failures * settings.renew_every + settings.abort_margin
@@ -186,9 +186,7 @@ def test_a_member_is_content_with_what_outlasts_all_failures_that_are_tolerated_
 
 
 @pytest.mark.parametrize(("after", "is_extended"), [(-0.25, False), (0.0, True)])
-def test_a_member_extends_what_nobody_has_renewed_for_a_whole_interval_and_nothing_younger(
-    after: float, is_extended: bool
-) -> None:
+def test_a_member_extends_only_what_is_older_than_an_interval(after: float, is_extended: bool) -> None:
     bench = Bench(ttl=128, drift=0.0)  # all sums of these are exact
     lease, context = bench.granted("a").lease, bench.context()
     joined = bench.joined(lease, "m", context)
@@ -202,7 +200,7 @@ def test_a_member_extends_what_nobody_has_renewed_for_a_whole_interval_and_nothi
     assert (bench.store.perform(Read(APT)).revision != revision) is is_extended
 
 
-def test_a_registration_that_arrives_after_it_was_looked_for_is_found_and_renewed() -> None:
+def test_a_registration_that_arrives_late_is_found_and_renewed() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     session = bench.attaching(lease, "m")
@@ -216,13 +214,13 @@ def test_a_registration_that_arrives_after_it_was_looked_for_is_found_and_renewe
     assert bench.store.perform(Read(joined.registration.name)).incarnation == joined.registration.incarnation
 
 
-def test_a_registration_says_for_how_long_it_lives_and_how_often_it_is_renewed() -> None:
+def test_a_registration_has_its_ttl_and_renewal_interval() -> None:
     bench = Bench(ttl=20)
     created = bench.attaching(bench.granted("a").lease, "m").expect(Create)
     assert (created.lifetime, created.renew_every) == (20.0, bench.settings.renew_every)
 
 
-def test_a_registration_that_is_gone_before_it_could_be_renewed_is_made_anew() -> None:
+def test_a_registration_that_vanished_is_made_again() -> None:
     bench = Bench()
     session = bench.attaching(bench.granted("a").lease, "m").lose().commit()
     session.expect(Extend)
@@ -230,7 +228,7 @@ def test_a_registration_that_is_gone_before_it_could_be_renewed_is_made_anew() -
     assert isinstance(session.run(), Attached)
 
 
-def test_who_attaches_to_what_has_little_time_left_renews_it_first() -> None:
+def test_attaching_with_little_time_left_renews_first() -> None:
     bench = Bench(DATED, ttl=20)
     context = bench.context()
     lease = bench.granted("a", context).lease
@@ -249,7 +247,7 @@ def test_a_renewal_says_for_how_long_and_calibrates_the_clocks() -> None:
     assert context.observations.is_calibrated
 
 
-def test_a_renewal_that_is_refused_though_the_lease_is_still_ours_tells_nothing() -> None:
+def test_a_refused_renewal_of_a_lease_still_ours_is_no_loss() -> None:
     bench = Bench()
     session = bench.session(renew(bench.granted("a").lease, {}, bench.context())).answer(Conflict())
     session.expect(Read)
@@ -258,7 +256,7 @@ def test_a_renewal_that_is_refused_though_the_lease_is_still_ours_tells_nothing(
 
 
 @pytest.mark.parametrize("reason", LossReason)
-def test_after_a_loss_a_member_takes_back_what_is_its_own_unless_it_is_a_forked_copy(reason: LossReason) -> None:
+def test_after_a_loss_a_member_withdraws_unless_it_is_a_fork(reason: LossReason) -> None:
     member = lease_state()
     member.is_owner = False
     member.lose(reason)
@@ -266,7 +264,7 @@ def test_after_a_loss_a_member_takes_back_what_is_its_own_unless_it_is_a_forked_
 
 
 @pytest.mark.parametrize("reason", LossReason)
-def test_after_a_loss_an_owner_removes_before_its_deadline_what_nobody_else_can_have(reason: LossReason) -> None:
+def test_after_a_loss_an_owner_may_remove_before_its_deadline(reason: LossReason) -> None:
     owner = lease_state()
     owner.lose(reason)
     is_possible = reason in (LossReason.REVOKED, LossReason.UNREACHABLE)
@@ -274,7 +272,7 @@ def test_after_a_loss_an_owner_removes_before_its_deadline_what_nobody_else_can_
     assert not may_remove_after_loss(owner, owner.deadline)
 
 
-def test_a_member_whose_withdrawal_has_no_answer_does_not_claim_that_it_withdrew() -> None:
+def test_a_withdrawal_without_a_reply_does_not_claim_success() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     registration = bench.joined(lease, "m").registration
@@ -286,7 +284,7 @@ def test_a_member_whose_withdrawal_has_no_answer_does_not_claim_that_it_withdrew
     assert session.outcome is Outcome.NOT_OURS
 
 
-def test_a_release_by_ticket_looks_again_while_the_store_is_away_and_until_its_bound() -> None:
+def test_a_release_by_ticket_retries_until_its_bound() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
 
@@ -305,7 +303,7 @@ def test_a_release_by_ticket_looks_again_while_the_store_is_away_and_until_its_b
 
 
 @pytest.mark.parametrize("by_ticket", [False, True])
-def test_a_release_that_gets_no_answer_asks_more_and_more_seldom_and_ends_at_its_bound(by_ticket: bool) -> None:
+def test_an_unanswered_release_retries_ever_less_to_its_bound(by_ticket: bool) -> None:
     bench = Bench(ttl=1000, backoff_max=1.0)
     lease, bound_at = bench.granted("a").lease, bench.now + 8
     session = bench.session(
@@ -323,7 +321,7 @@ def test_a_release_that_gets_no_answer_asks_more_and_more_seldom_and_ends_at_its
     assert session.outcome is Outcome.LEFT
 
 
-def test_a_record_shows_its_age_only_by_a_clock_that_was_not_set_and_is_not_behind_it() -> None:
+def test_a_record_shows_its_age_only_by_a_trustworthy_clock() -> None:
     context = Bench(DATED).context()
     clock_skew_max = context.traits.clock_skew_max + context.traits.clock_resolution
     ahead = Snapshot({}, "1", "1", updated_at=100.0 + clock_skew_max, store_now=100.0)
@@ -341,7 +339,7 @@ def test_a_record_shows_its_age_only_by_a_clock_that_was_not_set_and_is_not_behi
     assert context.shows_age(APT, before), "a Date is a hint: a write of our own has to prove it"
 
 
-def test_a_member_extends_what_was_renewed_since_it_looked_but_has_little_time_left() -> None:
+def test_a_member_extends_a_record_with_little_time_left() -> None:
     bench = Bench(ttl=100)
     lease, context = bench.granted("a").lease, bench.context()
     joined = bench.joined(lease, "m", context)
@@ -372,7 +370,7 @@ def test_a_member_says_whether_it_saw_the_lease_closing() -> None:
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_a_withdrawal_without_an_answer_is_our_work_only_until_the_deadline(is_late: bool) -> None:
+def test_an_unanswered_withdrawal_is_ours_only_to_the_deadline(is_late: bool) -> None:
     bench = Bench()
     registration = bench.joined(bench.granted("a").lease, "m").registration
     session = bench.session(remove_member(registration, bench.context(), ours_until=bench.now + 5))
@@ -387,7 +385,7 @@ def test_a_drain_that_has_no_time_left_proves_nobody_gone() -> None:
     assert session.unsent(error=OutOfTime("no time")).outcome is False
 
 
-def test_who_is_found_dead_after_the_bound_of_a_drain_is_followed_by_so_many_looks_and_no_more() -> None:
+def test_a_member_found_dead_after_the_bound_gets_few_more_looks() -> None:
     bench = Bench(ttl=10)
     lease, context = bench.granted("a").lease, bench.context()
     session = bench.session(drain(lease, context, bound_at=bench.now + 11, salt="s"))
@@ -406,7 +404,7 @@ def test_who_is_found_dead_after_the_bound_of_a_drain_is_followed_by_so_many_loo
     assert (session.outcome, lists) == (False, LATE_LOOKS_MAX + 1)
 
 
-def test_what_is_left_under_a_key_is_over_at_once_for_other_programs() -> None:
+def test_leftovers_are_over_at_once_for_foreign_programs() -> None:
     before = PreviousLease(LeaseOutcome.EXPIRED, "a", "a/1")
     command = unused(APT, "7", before, Bench().context())
     assert isinstance(command, Extend)
@@ -430,7 +428,7 @@ def test_a_refused_renewal_of_what_is_gone_is_a_loss() -> None:
     assert session.commit().outcome == Over(LossReason.GONE)
 
 
-def test_a_loss_to_a_lease_that_was_broken_since_names_its_holder_and_not_the_operator() -> None:
+def test_a_loss_to_a_later_broken_lease_names_its_holder() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     said = revocation_text(Revocation("op", "stuck"))
@@ -438,14 +436,14 @@ def test_a_loss_to_a_lease_that_was_broken_since_names_its_holder_and_not_the_op
     assert bench.session(renew(lease, {}, bench.context())).run() == Over(LossReason.TAKEN, "bea")
 
 
-def test_a_sweep_takes_a_lease_for_a_clean_one_unless_it_is_told_that_it_was_lost() -> None:
+def test_a_sweep_counts_a_lease_as_clean_unless_it_was_lost() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     assert bench.session(sweep(APT, "a", bench.context(), Had(lease.incarnation))).run() is True
     assert bench.standing() is None
 
 
-def test_an_audit_entry_is_no_lock_so_it_does_not_live_and_is_never_dropped() -> None:
+def test_an_audit_entry_never_expires() -> None:
     session = Bench().session(audit(APT, "1", {"by": "op"}))
     created = session.expect(Create)
     assert (created.lifetime, created.min_retention, created.renew_every) == (0.0, 0.0, 0.0)

@@ -29,7 +29,7 @@ def waits(session: Session) -> Iterator[float]:
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("503"), OutcomeUnknown("reset")])
-def test_a_conversation_is_held_anew_from_its_beginning_after_one_failure(error: Exception) -> None:
+def test_a_script_is_started_again_after_one_failure(error: Exception) -> None:
     bench = Bench()
     bench.granted("a")
     session = bench.session(with_retries(looks, APT, bench.context()))
@@ -39,7 +39,7 @@ def test_a_conversation_is_held_anew_from_its_beginning_after_one_failure(error:
     assert session.commit().outcome.fields["identity"] == "a"
 
 
-def test_pauses_grow_and_a_store_that_stays_silent_is_said_to_be_so() -> None:
+def test_pauses_grow_and_a_silent_store_is_reported_as_such() -> None:
     bench = Bench(backoff_min=0.1, backoff_max=1.0)
     session = bench.session(with_retries(looks, APT, bench.context()))
     longest: list[float] = []

@@ -45,7 +45,7 @@ def overdue(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("request_", [Create, Replace, Extend], ids=lambda kind: kind.__name__)
-def test_a_deadline_counts_from_the_send_of_the_request_that_renewed_the_record(
+def test_a_deadline_counts_from_the_send_of_the_renewal(
     request_: type[Create | Replace | Extend],
 ) -> None:
     bench = Bench(ttl=10)
@@ -68,7 +68,7 @@ def test_a_deadline_counts_from_the_send_of_the_request_that_renewed_the_record(
 # --- 1: the store counts revisions -----------------------------------------------------------------------------------
 
 
-def test_rule_01_a_renewal_that_changes_no_field_still_moves_the_revision() -> None:
+def test_rule_01_a_renewal_without_changes_moves_the_revision() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     before = bench.store.perform(Read(APT)).revision
@@ -76,13 +76,13 @@ def test_rule_01_a_renewal_that_changes_no_field_still_moves_the_revision() -> N
     assert bench.store.perform(Read(APT)).revision != before
 
 
-def test_rule_01_no_command_ever_supplies_a_revision_to_be_stored() -> None:
+def test_rule_01_no_command_supplies_a_revision() -> None:
     bench = Bench()
     session = bench.asking("a")
     assert not {"revision", "incarnation"} & set(session.expect(Create).fields)
 
 
-def test_rule_01_siblings_that_renew_at_once_leave_a_revision_each() -> None:
+def test_rule_01_concurrent_siblings_leave_a_revision_each() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     siblings = [bench.session(renew(lease, {}, bench.context())) for _ in range(2)]
@@ -96,7 +96,7 @@ def test_rule_01_siblings_that_renew_at_once_leave_a_revision_each() -> None:
 # --- 2: an adopted record counts from the Extend ---------------------------------------------------------------------
 
 
-def test_rule_02_an_adopted_create_counts_from_the_extend_that_adopts_it() -> None:
+def test_rule_02_an_adopted_create_counts_from_its_extend() -> None:
     bench = Bench(ttl=10)
     session = bench.asking("a").lose(after=1.0)
     session.expect(Read)
@@ -108,7 +108,7 @@ def test_rule_02_an_adopted_create_counts_from_the_extend_that_adopts_it() -> No
     assert grant.deadline == pytest.approx(extended_at + 10 * 0.99)
 
 
-def test_rule_02_an_adoption_whose_extend_is_unknown_grants_nothing_yet() -> None:
+def test_rule_02_an_adoption_by_an_unknown_extend_is_no_grant() -> None:
     bench = Bench(ttl=10)
     session = bench.asking("a").lose().commit()
     session.expect(Extend)
@@ -136,7 +136,7 @@ def test_rule_02_an_adoption_that_comes_too_late_adopts_nothing() -> None:
 
 @pytest.mark.parametrize("field", ["ended", "closing", "revoked"])
 @pytest.mark.parametrize("read_before", [True, False])
-def test_rule_02_what_is_ending_already_is_not_adopted_though_it_is_ours(field: str, read_before: bool) -> None:
+def test_rule_02_our_own_ending_record_is_not_adopted(field: str, read_before: bool) -> None:
     """An operator breaks what our Create, whose answer was lost, wrote: seen by the read, or by the Extend alone."""
     bench = Bench(ttl=10)
     session = bench.asking("a").lose()
@@ -157,7 +157,7 @@ def test_rule_02_what_is_ending_already_is_not_adopted_though_it_is_ours(field: 
 # --- 3: the ttl belongs to the incarnation ---------------------------------------------------------------------------
 
 
-def test_rule_03_a_contender_judges_by_the_records_ttl_not_by_its_own() -> None:
+def test_rule_03_a_contender_judges_by_the_records_ttl() -> None:
     bench = Bench(ttl=20)
     bench.granted("a")
     hasty = Bench(ttl=2).settings
@@ -165,14 +165,14 @@ def test_rule_03_a_contender_judges_by_the_records_ttl_not_by_its_own() -> None:
     assert isinstance(bench.asking("b", bench.context(settings=hasty), tries_once=True).run(), Contended)
 
 
-def test_rule_03_no_renewal_writes_a_ttl_so_a_late_one_cannot_turn_it_back() -> None:
+def test_rule_03_no_renewal_writes_a_ttl() -> None:
     bench = Bench()
     grant = bench.granted("a")
     session = bench.session(renew(grant.lease, {"progress": "1 of 2"}, bench.context()))
     assert "ttl" not in session.expect(Extend).fields
 
 
-def test_rule_03_a_renewal_believes_no_longer_than_the_records_ttl() -> None:
+def test_rule_03_a_renewal_lasts_no_longer_than_the_records_ttl() -> None:
     bench = Bench(ttl=10)
     grant = bench.granted("a")
     forged = LeaseId(APT, "a", grant.lease.incarnation, 1000.0)
@@ -180,7 +180,7 @@ def test_rule_03_a_renewal_believes_no_longer_than_the_records_ttl() -> None:
     assert renewed.deadline == pytest.approx(bench.now + 9.9)
 
 
-def test_rule_03_a_member_with_a_forged_ttl_believes_no_longer_than_the_records() -> None:
+def test_rule_03_a_member_with_a_forged_ttl_uses_the_records() -> None:
     bench = Bench(ttl=10)
     grant = bench.granted("a")
     forged = LeaseId(APT, "a", grant.lease.incarnation, 1000.0)
@@ -193,7 +193,7 @@ def test_rule_03_a_member_with_a_forged_ttl_believes_no_longer_than_the_records(
 # --- 4: members ------------------------------------------------------------------------------------------------------
 
 
-def test_rule_04_a_member_reads_the_record_only_after_the_answer_that_proves_its_registration() -> None:
+def test_rule_04_a_member_reads_only_after_its_registration() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     session = bench.attaching(lease, "m")
@@ -214,7 +214,7 @@ def test_rule_04_who_registers_anew_reads_anew() -> None:
     assert session.expect(Read).name == APT
 
 
-def test_rule_04_a_registration_that_landed_unseen_counts_from_the_extend_that_adopts_it() -> None:
+def test_rule_04_an_unseen_registration_counts_from_its_extend() -> None:
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease
     session = bench.attaching(lease, "m").lose(after=1.0).commit(after=1.0)
@@ -236,7 +236,7 @@ def test_rule_04_a_member_withdraws_if_the_read_shows_an_ending(field: str) -> N
     assert member_name(lease, "m") not in bench.store.entries
 
 
-def test_rule_04_a_member_withdraws_if_the_read_shows_another_incarnation() -> None:
+def test_rule_04_a_member_withdraws_from_another_incarnation() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     overdue(bench)
@@ -247,7 +247,7 @@ def test_rule_04_a_member_withdraws_if_the_read_shows_another_incarnation() -> N
     assert member_name(lease, "m") not in bench.store.entries
 
 
-def test_rule_04_a_withdrawal_that_fails_hides_nothing_of_why_the_member_cannot_be() -> None:
+def test_rule_04_a_failed_withdrawal_keeps_the_first_error() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     bench.store.perform(Extend(APT, CLOSING, lease.incarnation))
@@ -260,7 +260,7 @@ def test_rule_04_a_withdrawal_that_fails_hides_nothing_of_why_the_member_cannot_
     assert isinstance(session.outcome, Over)
 
 
-def test_rule_04_attach_that_registers_just_before_closing_is_waited_for() -> None:
+def test_rule_04_an_attach_just_before_closing_is_waited_for() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     member = bench.attaching(lease, "m").commit()
@@ -271,7 +271,7 @@ def test_rule_04_attach_that_registers_just_before_closing_is_waited_for() -> No
     owner.expect(Pause)
 
 
-def test_rule_04_attach_that_meets_closing_with_its_renewal_withdraws() -> None:
+def test_rule_04_an_attach_whose_renewal_meets_closing_withdraws() -> None:
     """The owner closes between the read of who attaches and its Extend."""
     bench = Bench()
     lease = bench.granted("a").lease
@@ -284,7 +284,7 @@ def test_rule_04_attach_that_meets_closing_with_its_renewal_withdraws() -> None:
     assert member_name(lease, "m") not in bench.store.entries
 
 
-def test_rule_04_attach_that_registers_after_the_list_sees_closing_and_withdraws() -> None:
+def test_rule_04_an_attach_after_the_list_sees_closing() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     member = bench.attaching(lease, "m")
@@ -308,7 +308,7 @@ def test_rule_04_nobody_lists_before_an_answer_shows_closing() -> None:
     owner.expect(List)
 
 
-def test_rule_04_an_answer_that_does_not_show_closing_lets_nobody_list() -> None:
+def test_rule_04_no_list_without_a_reply_that_shows_closing() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     owner = bench.session(release(lease, bench.context(), shared=True, bound_at=bench.now + 30, salt="a"))
@@ -319,7 +319,7 @@ def test_rule_04_an_answer_that_does_not_show_closing_lets_nobody_list() -> None
 
 
 @pytest.mark.parametrize("by_ticket", [False, True])
-def test_rule_04_where_incarnations_are_counted_anew_nobody_gives_back_the_lease_of_another_holder(
+def test_rule_04_a_reset_incarnation_protects_the_next_holder(
     by_ticket: bool,
 ) -> None:
     """A store that was emptied may count from the start again: the record there then has the incarnation of ours."""
@@ -333,7 +333,7 @@ def test_rule_04_where_incarnations_are_counted_anew_nobody_gives_back_the_lease
         assert bench.session(renew(other, {}, bench.context())).run().deadline is not None
 
 
-def test_rule_04_closing_that_is_never_acknowledged_leaves_the_record() -> None:
+def test_rule_04_unacknowledged_closing_leaves_the_record() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     owner = bench.session(release(lease, bench.context(), shared=True, bound_at=bench.now + 30, salt="a"))
@@ -361,7 +361,7 @@ def test_rule_04_a_live_member_at_the_bound_leaves_the_record() -> None:
 
 
 @pytest.mark.parametrize("traits", [SHARED, DATED, NONE])
-def test_rule_04_a_dead_registration_expires_within_the_bound_of_the_drain(traits: object) -> None:
+def test_rule_04_a_dead_registration_expires_within_the_bound(traits: object) -> None:
     bench = Bench(traits, ttl=10)  # type: ignore[arg-type]
     context = bench.context()
     lease = bench.granted("a", context).lease
@@ -370,7 +370,7 @@ def test_rule_04_a_dead_registration_expires_within_the_bound_of_the_drain(trait
     assert bench.session(release(lease, context, shared=True, bound_at=bound_at, salt="a")).run(2000) is Outcome.REMOVED
 
 
-def test_rule_04_the_last_look_of_a_drain_judges_as_well_as_counts() -> None:
+def test_rule_04_the_last_look_of_a_drain_judges_too() -> None:
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease
     bench.joined(lease, "m")
@@ -383,7 +383,7 @@ def test_rule_04_the_last_look_of_a_drain_judges_as_well_as_counts() -> None:
     assert session.run() is True
 
 
-def test_rule_04_whoever_registers_dead_members_on_and_on_keeps_no_release_waiting() -> None:
+def test_rule_04_ever_new_dead_members_do_not_delay_a_release() -> None:
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease
     session = bench.session(drain(lease, bench.context(), bound_at=bench.now + 1, salt="a"))
@@ -397,7 +397,7 @@ def test_rule_04_whoever_registers_dead_members_on_and_on_keeps_no_release_waiti
     assert session.outcome is False
 
 
-def test_rule_04_a_registration_judged_dead_is_removed_by_incarnation_and_revision() -> None:
+def test_rule_04_a_dead_registration_is_removed_by_its_revision() -> None:
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease
     joined = bench.joined(lease, "m")
@@ -413,7 +413,7 @@ def test_rule_04_a_registration_judged_dead_is_removed_by_incarnation_and_revisi
     assert joined.registration.name in bench.store.entries
 
 
-def test_rule_04_release_by_ticket_closes_lists_and_waits_without_attaching() -> None:
+def test_rule_04_a_release_by_ticket_drains_without_attaching() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     session = bench.session(release(lease, bench.context(), shared=True, bound_at=bench.now + 30, salt="t"))
@@ -427,7 +427,7 @@ def test_rule_04_release_by_ticket_closes_lists_and_waits_without_attaching() ->
 
 @pytest.mark.parametrize("now", [False, True])
 @pytest.mark.parametrize("by_ticket", [False, True])
-def test_rule_04_a_shared_lease_that_was_revoked_is_ended_and_tells_the_next_holder(now: bool, by_ticket: bool) -> None:
+def test_rule_04_a_revoked_shared_lease_is_ended_and_informs(now: bool, by_ticket: bool) -> None:
     """A member has stopped in the middle, though the owner never noticed."""
     bench = Bench()
     lease = bench.granted("a").lease
@@ -443,7 +443,7 @@ def test_rule_04_a_shared_lease_that_was_revoked_is_ended_and_tells_the_next_hol
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_rule_04_a_lease_that_was_broken_is_given_back_by_its_ticket_once_at_most(now: bool) -> None:
+def test_rule_04_a_broken_lease_is_released_by_its_ticket_once(now: bool) -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     bench.session(broken_by_an_operator(bench, now=now)).run()
@@ -455,7 +455,7 @@ def test_rule_04_a_lease_that_was_broken_is_given_back_by_its_ticket_once_at_mos
     assert [given_back() for _ in range(3)] == [Outcome.NOT_OURS if now else Outcome.ENDED, *[Outcome.NOT_OURS] * 2]
 
 
-def test_rule_04_a_tombstone_is_not_given_back_by_the_ticket_of_whose_it_was() -> None:
+def test_rule_04_a_tombstone_is_not_released_by_the_old_ticket() -> None:
     bench = Bench(lock_delay=5.0)
     lease = bench.granted("a").lease
     bench.session(broken_by_an_operator(bench, now=True)).run()
@@ -465,7 +465,7 @@ def test_rule_04_a_tombstone_is_not_given_back_by_the_ticket_of_whose_it_was() -
     assert bench.holder == "tombstone/s"
 
 
-def test_rule_04_a_shared_lease_that_is_revoked_while_its_owner_waits_is_ended_too() -> None:
+def test_rule_04_a_shared_lease_revoked_during_a_drain_is_ended() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     member = bench.joined(lease, "m")
@@ -480,7 +480,7 @@ def test_rule_04_a_shared_lease_that_is_revoked_while_its_owner_waits_is_ended_t
 
 
 @pytest.mark.parametrize("happens", ["late renewal", "taken by another", "deleted"])
-def test_rule_04_what_else_befalls_a_closed_lease_while_its_owner_waits_is_looked_at_once_more(happens: str) -> None:
+def test_rule_04_a_closed_lease_that_changes_is_read_once_more(happens: str) -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     owner = bench.session(release(lease, bench.context(), shared=True, bound_at=bench.now + 30, salt="t"))
@@ -497,7 +497,7 @@ def test_rule_04_what_else_befalls_a_closed_lease_while_its_owner_waits_is_looke
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_rule_04_what_was_changed_under_its_owners_eyes_is_removed_by_it_only_until_the_deadline(is_late: bool) -> None:
+def test_rule_04_a_changed_lease_is_removed_only_to_the_deadline(is_late: bool) -> None:
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease
     owner = bench.session(release(lease, bench.context(), shared=True, bound_at=bench.now + 30, salt="t"))
@@ -526,7 +526,7 @@ def test_rule_04_a_member_gives_back_its_registration_alone() -> None:
     assert bench.holder == "a"
 
 
-def test_rule_04_a_withdrawal_whose_answer_is_lost_is_asked_again_before_the_drain() -> None:
+def test_rule_04_a_withdrawal_without_a_reply_is_retried_first() -> None:
     bench = Bench()
     grant = bench.granted("a")
     joined = bench.joined(grant.lease, "a2")
@@ -549,14 +549,14 @@ def test_rule_04_a_member_that_reads_closing_extends_nothing() -> None:
     assert session.outcome.record_deadline is None
 
 
-def test_rule_04_a_renewal_that_meets_closing_lengthens_no_belief() -> None:
+def test_rule_04_a_renewal_that_meets_closing_extends_nothing() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     bench.store.perform(Extend(APT, CLOSING, lease.incarnation))
     assert bench.session(renew(lease, {}, bench.context())).run().deadline is None
 
 
-def test_rule_04_a_sweep_spares_the_lease_that_members_still_work_under() -> None:
+def test_rule_04_a_sweep_spares_a_lease_with_members() -> None:
     """An unsettled acquisition was shared; its owner's drain ended with a live member: the sweep must not remove it."""
     bench = Bench()
     lease = bench.granted("a").lease
@@ -568,7 +568,7 @@ def test_rule_04_a_sweep_spares_the_lease_that_members_still_work_under() -> Non
 # --- 5: lock-delay ---------------------------------------------------------------------------------------------------
 
 
-def test_rule_05_a_lock_delay_lengthens_the_records_life_and_not_the_holders_deadline() -> None:
+def test_rule_05_a_lock_delay_does_not_move_the_deadline() -> None:
     bench = Bench(ttl=10, lock_delay=5)
     grant = bench.granted("a")
     assert grant.deadline == pytest.approx(grant.sent_at + 9.9)
@@ -579,14 +579,14 @@ def test_rule_05_a_lock_delay_lengthens_the_records_life_and_not_the_holders_dea
 
 
 @pytest.mark.parametrize(("lock_delay", "may"), [(0.0, True), (5.0, False)])
-def test_rule_05_after_a_loss_with_a_delay_the_loser_does_not_remove(lock_delay: float, may: bool) -> None:
+def test_rule_05_after_a_loss_with_a_delay_nothing_is_removed(lock_delay: float, may: bool) -> None:
     bench = Bench(ttl=10, lock_delay=lock_delay)
     lease_state = bench.lease_state(bench.granted("a"))
     lease_state.lose(LossReason.UNREACHABLE)
     assert may_remove_after_loss(lease_state, bench.now) is may
 
 
-def test_rule_05_breaking_at_once_leaves_a_tombstone_by_one_replace() -> None:
+def test_rule_05_a_break_at_once_leaves_a_tombstone_by_replace() -> None:
     bench = Bench(ttl=10, lock_delay=5)
     grant = bench.granted("a")
     session = bench.session(
@@ -602,7 +602,7 @@ def test_rule_05_breaking_at_once_leaves_a_tombstone_by_one_replace() -> None:
     assert isinstance(bench.asking("b", tries_once=True).run(), Grant)
 
 
-def test_rule_05_a_tombstone_is_not_reclaimed_though_it_bears_its_victims_name() -> None:
+def test_rule_05_a_tombstone_with_our_name_is_not_reclaimed() -> None:
     bench = Bench(ttl=10, lock_delay=5)
     bench.granted("a", owner="pub")
     script = break_lease(APT, Revocation("op", "why"), bench.context(), now=True, incarnation=None, salt="s")
@@ -614,7 +614,7 @@ def test_rule_05_a_tombstone_is_not_reclaimed_though_it_bears_its_victims_name()
 # --- 7: where Date and updated are two clocks ------------------------------------------------------------------------
 
 
-def test_rule_07_a_date_far_ahead_hints_but_the_companions_updated_decides() -> None:
+def test_rule_07_the_companions_updated_outranks_a_wrong_date() -> None:
     bench = Bench(DATED, skew=3600.0, ttl=10)
     bench.granted("a")
     session = bench.asking("b", tries_once=True).commit().commit()
@@ -631,7 +631,7 @@ def test_rule_07_a_date_far_behind_is_made_up_for_by_observation() -> None:
     assert isinstance(bench.asking("b", context, tries_once=True).run(), Grant)
 
 
-def test_rule_07_an_uncalibrated_member_extends_instead_of_counting_from_a_read() -> None:
+def test_rule_07_an_uncalibrated_member_extends_instead() -> None:
     bench = Bench(DATED, skew=-5.0, ttl=20)
     lease = bench.granted("a").lease
     bench.now += 5
@@ -662,7 +662,7 @@ def test_rule_07_a_registration_that_is_adopted_calibrates_too() -> None:
 # --- 9, 14: observation ----------------------------------------------------------------------------------------------
 
 
-def test_rule_09_observation_counts_from_the_receipt_of_the_first_to_the_send_of_the_last() -> None:
+def test_rule_09_observation_is_from_first_receipt_to_last_send() -> None:
     bench = Bench(NONE, ttl=10)
     bench.granted("a")
     context = bench.context()
@@ -704,7 +704,7 @@ def test_rule_14_an_observation_outlives_one_acquisition() -> None:
 # --- 10: tokens ------------------------------------------------------------------------------------------------------
 
 
-def test_rule_10_a_token_counts_only_once_it_stands_in_the_record_that_was_read_before_the_draw() -> None:
+def test_rule_10_a_token_counts_only_once_it_is_published() -> None:
     bench = Bench(DATED)
     lease = bench.granted("a").lease
     session = bench.session(draw_token(lease, bench.context(), salt="s"))
@@ -720,7 +720,7 @@ def test_rule_10_a_token_counts_only_once_it_stands_in_the_record_that_was_read_
     assert bench.standing().fields["token"] == str(token)  # type: ignore[union-attr]
 
 
-def test_rule_10_who_was_superseded_between_draw_and_publication_gets_no_token() -> None:
+def test_rule_10_a_holder_superseded_while_drawing_gets_no_token() -> None:
     bench = Bench(DATED, ttl=10)
     lease = bench.granted("a").lease
     session = bench.session(draw_token(lease, bench.context(), salt="s")).commit().commit().commit()
@@ -731,7 +731,7 @@ def test_rule_10_who_was_superseded_between_draw_and_publication_gets_no_token()
     assert bench.session(draw_token(successor.lease, bench.context(), salt="t")).run() is not None
 
 
-def test_rule_10_a_publication_that_lands_late_is_the_one_token_of_the_lease() -> None:
+def test_rule_10_a_late_publication_is_the_leases_one_token() -> None:
     bench = Bench(DATED)
     lease = bench.granted("a").lease
     session = bench.session(draw_token(lease, bench.context(), salt="s")).commit().commit().commit()
@@ -752,7 +752,7 @@ def test_rule_10_siblings_that_draw_at_once_share_one_token() -> None:
     assert one.run() == other.run()
 
 
-def test_rule_10_tokens_grow_even_over_a_deletion_of_the_companion() -> None:
+def test_rule_10_tokens_grow_over_a_deleted_companion() -> None:
     bench = Bench(DATED)
     for move in range(5):
         bench.session(draw("apt", f"move {move}", bench.context())).run()
@@ -766,7 +766,7 @@ def test_rule_10_tokens_grow_even_over_a_deletion_of_the_companion() -> None:
 # --- 11: reserved names ----------------------------------------------------------------------------------------------
 
 
-def test_rule_11_members_live_under_a_name_that_contains_the_incarnation_in_a_space_of_their_own() -> None:
+def test_rule_11_members_have_the_incarnation_in_their_name() -> None:
     name = member_name(LeaseId(APT, "a", "77", 10.0), "m")
     assert (name.space, name.key, name.part) == (Space.MEMBER, "apt", "77/m")
 
@@ -774,7 +774,7 @@ def test_rule_11_members_live_under_a_name_that_contains_the_incarnation_in_a_sp
 # --- 12: reclaim -----------------------------------------------------------------------------------------------------
 
 
-def test_rule_12_reclaim_closes_lists_waits_and_only_then_replaces() -> None:
+def test_rule_12_reclaim_closes_lists_waits_then_replaces() -> None:
     bench = Bench(ttl=10)
     lease = bench.granted("a", owner="pub").lease
     joined = bench.joined(lease, "m")
@@ -793,7 +793,7 @@ def test_rule_12_reclaim_closes_lists_waits_and_only_then_replaces() -> None:
     assert isinstance(session.run(), Grant)
 
 
-def test_rule_12_reclaim_spares_who_came_while_it_waited_for_members() -> None:
+def test_rule_12_reclaim_spares_a_holder_that_came_meanwhile() -> None:
     bench = Bench(ttl=10)
     old = bench.granted("a", owner="pub").lease
     session = bench.asking(bench.want("a2", owner="pub", reclaim=True), tries_once=True).commit().commit().commit()
@@ -805,7 +805,7 @@ def test_rule_12_reclaim_spares_who_came_while_it_waited_for_members() -> None:
     assert bench.holder == "c"
 
 
-def test_rule_12_reclaim_with_a_live_member_is_contended_when_the_time_is_up() -> None:
+def test_rule_12_reclaim_with_a_live_member_times_out() -> None:
     """The wait for members is part of the wait for the lock: it neither outlasts it nor spins."""
     bench = Bench(ttl=10)
     lease = bench.granted("a", owner="pub").lease
@@ -834,7 +834,7 @@ def test_rule_12_reclaim_tried_once_looks_at_the_members_once() -> None:
     assert pauses <= 1
 
 
-def test_rule_12_reclaim_is_refused_for_a_holder_that_this_very_process_keeps() -> None:
+def test_rule_12_reclaim_is_refused_for_a_holder_kept_here() -> None:
     bench = Bench()
     bench.granted("a", owner="pub")
     want = bench.want("a2", owner="pub", reclaim=True)
@@ -858,7 +858,7 @@ def test_rule_12_who_reclaims_has_its_token_before_it_holds() -> None:
     assert bench.standing().fields["token"] == str(grant.token)  # type: ignore[union-attr]
 
 
-def test_rule_12_who_reclaims_and_could_not_draw_is_unsettled_and_draws_when_it_adopts() -> None:
+def test_rule_12_a_reclaim_without_a_draw_draws_when_adopted() -> None:
     bench = Bench(DATED)
     bench.granted("a", owner="pub")
     want = bench.want("a2", owner="pub", reclaim=True)
@@ -873,7 +873,7 @@ def test_rule_12_who_reclaims_and_could_not_draw_is_unsettled_and_draws_when_it_
     assert grant.token is not None
 
 
-def test_rule_12_a_holder_wrongly_taken_for_dead_stops_at_its_next_renewal() -> None:
+def test_rule_12_a_live_holder_taken_for_dead_stops_in_time() -> None:
     bench = Bench()
     grant = bench.granted("a", owner="pub")
     lease_state = bench.lease_state(grant)
@@ -885,7 +885,7 @@ def test_rule_12_a_holder_wrongly_taken_for_dead_stops_at_its_next_renewal() -> 
     assert lease_state.wake_at() == float("inf")
 
 
-def test_rule_12_an_unknown_replace_is_looked_at_before_it_is_called_contended() -> None:
+def test_rule_12_an_unknown_replace_is_read_before_contended() -> None:
     bench = Bench()
     bench.granted("a", owner="pub")
     session = bench.asking(bench.want("a2", owner="pub", reclaim=True), tries_once=True)

@@ -103,7 +103,7 @@ def test_a_rota_gives_out_exactly_what_is_due(steps: list[tuple[int, str, float]
     assert len(schedule) == len(planned - due)
 
 
-def test_what_stays_is_due_in_order_after_most_were_dropped_and_nothing_after_all_were() -> None:
+def test_remaining_leases_are_due_in_order_after_many_drops() -> None:
     schedule = RenewalSchedule()
     lease_states = [lease_state(float(number * 37 % 200)) for number in range(200)]
     for one in lease_states:

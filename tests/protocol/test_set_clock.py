@@ -30,7 +30,7 @@ def asks_once(bench: Bench, context: ProtocolContext, holder: str = "b") -> Gran
 
 
 @pytest.mark.parametrize("seconds", [-3600.0, -50.0, -5.0, 5.0, 50.0, 3600.0])
-def test_h31_a_member_keeps_a_lease_alive_whatever_the_servers_clock_does(seconds: float) -> None:
+def test_h31_a_member_keeps_a_lease_whatever_the_clock_does(seconds: float) -> None:
     bench = Bench(ttl=TTL)
     lease = bench.granted("a").lease
     member, contender = bench.context(), bench.context()
@@ -49,7 +49,7 @@ def test_h31_a_member_keeps_a_lease_alive_whatever_the_servers_clock_does(second
 
 
 @pytest.mark.parametrize("seconds", [-60.0, -30.0, 0.0])
-def test_h31_a_member_that_attaches_believes_no_age_that_a_clock_says(seconds: float) -> None:
+def test_h31_a_member_that_attaches_trusts_no_age_by_the_clock(seconds: float) -> None:
     bench = Bench(ttl=TTL)
     lease = bench.granted("a").lease
     bench.now += 60
@@ -58,7 +58,7 @@ def test_h31_a_member_that_attaches_believes_no_age_that_a_clock_says(seconds: f
     session.expect(Extend)
 
 
-def test_h31_of_two_members_the_one_extends_and_the_other_counts_from_its_own_look_before() -> None:
+def test_h31_one_of_two_members_counts_from_its_own_look() -> None:
     bench = Bench(ttl=TTL)
     lease = bench.granted("a").lease
     one, other = bench.context(), bench.context()
@@ -97,7 +97,7 @@ def test_h31_of_looks_that_overlap_nobody_says_which_came_first() -> None:
 
 
 @pytest.mark.parametrize("seconds", [60.0, 200.0, 86400.0])
-def test_h31_who_waits_takes_no_live_lease_when_the_clock_is_set_forward(seconds: float) -> None:
+def test_h31_a_clock_set_forward_lets_nobody_take_a_live_lease(seconds: float) -> None:
     bench = Bench(ttl=TTL)
     lease = bench.granted("a").lease
     holder, contender = bench.context(), bench.context()
@@ -110,7 +110,7 @@ def test_h31_who_waits_takes_no_live_lease_when_the_clock_is_set_forward(seconds
     assert isinstance(asks_once(bench, contender), Contended)
 
 
-def test_h31_a_lease_renewed_unseen_just_before_the_clock_was_set_is_not_taken_either() -> None:
+def test_h31_a_lease_renewed_before_the_clock_is_set_is_kept() -> None:
     bench = Bench(ttl=TTL)
     lease = bench.granted("a").lease
     contender = bench.context()
@@ -123,7 +123,7 @@ def test_h31_a_lease_renewed_unseen_just_before_the_clock_was_set_is_not_taken_e
 
 
 @pytest.mark.parametrize("seconds", [-3600.0, 3600.0])
-def test_h31_a_dead_holders_lock_is_had_by_watching_and_the_next_ones_by_the_clock_again(seconds: float) -> None:
+def test_h31_a_dead_holder_is_found_by_observation_then_by_clock(seconds: float) -> None:
     bench = Bench(ttl=TTL)
     bench.granted("a")
     contender = bench.context()
@@ -139,7 +139,7 @@ def test_h31_a_dead_holders_lock_is_had_by_watching_and_the_next_ones_by_the_clo
         assert isinstance(asks_once(bench, bench.context(), "c"), Grant)
 
 
-def test_h31_a_wait_whose_clock_was_set_forward_neither_ends_nor_spins() -> None:
+def test_h31_a_wait_survives_a_clock_set_forward() -> None:
     bench = Bench(ttl=TTL)
     bench.granted("a")
     session = bench.session(
@@ -150,7 +150,7 @@ def test_h31_a_wait_whose_clock_was_set_forward_neither_ends_nor_spins() -> None
     assert session.expect(Pause).over_in == pytest.approx(TTL * 1.01, abs=1.0)
 
 
-def test_h31_a_live_registration_is_not_judged_dead_when_the_clock_is_set_forward() -> None:
+def test_h31_a_live_registration_survives_a_clock_set_forward() -> None:
     bench = Bench(ttl=TTL)
     owner = bench.context()
     lease = bench.granted("a", owner).lease
@@ -163,7 +163,7 @@ def test_h31_a_live_registration_is_not_judged_dead_when_the_clock_is_set_forwar
 
 
 @pytest.mark.parametrize(("seconds", "age"), [(0.0, 5.0), (-3600.0, None)])
-def test_h31_what_seems_to_come_from_the_future_is_shown_without_an_age(seconds: float, age: float | None) -> None:
+def test_h31_a_record_from_the_future_is_shown_without_an_age(seconds: float, age: float | None) -> None:
     bench = Bench(ttl=TTL)
     bench.granted("a")
     bench.now += 5
@@ -181,7 +181,7 @@ def test_h31_a_store_without_a_clock_is_asked_for_none() -> None:
     assert context.observations.readings == {}
 
 
-def test_h31_a_date_that_runs_in_steps_is_not_taken_for_a_clock_that_is_set() -> None:
+def test_h31_a_date_that_runs_in_steps_was_not_set() -> None:
     bench = Bench(DATED, ttl=TTL)
     bench.granted("a")
     bench.now += TTL / 2 + 0.9
@@ -211,7 +211,7 @@ def granted_with_token(bench: Bench) -> tuple[LeaseId, int | None]:
 
 @pytest.mark.parametrize("traits", [SHARED, DATED])
 @pytest.mark.parametrize("seconds", [-3600.0, 120.0, 3600.0])
-def test_h31_the_token_of_a_live_holder_is_not_refused_when_the_clock_is_set(seconds: float, traits: Traits) -> None:
+def test_h31_the_token_of_a_live_holder_survives_a_set_clock(seconds: float, traits: Traits) -> None:
     bench = Bench(traits, ttl=TTL)
     lease, token = granted_with_token(bench)
     guard = bench.context()
@@ -229,7 +229,7 @@ def test_h31_the_token_of_a_live_holder_is_not_refused_when_the_clock_is_set(sec
 
 @pytest.mark.parametrize("traits", [SHARED, DATED, NONE])
 @pytest.mark.parametrize("seconds", [-3600.0, 0.0, 120.0])
-def test_h31_the_token_of_a_dead_holder_is_refused_by_who_saw_its_record_stand(seconds: float, traits: Traits) -> None:
+def test_h31_the_token_of_an_observed_dead_holder_is_refused(seconds: float, traits: Traits) -> None:
     bench = Bench(traits, ttl=TTL, lock_delay=60.0)
     _, token = granted_with_token(bench)
     guard = bench.context()
@@ -241,7 +241,7 @@ def test_h31_the_token_of_a_dead_holder_is_refused_by_who_saw_its_record_stand(s
     assert not verifies(bench, token, guard)
 
 
-def test_h31_a_token_is_not_refused_by_a_date_that_was_always_ahead_once_its_lease_is_seen_to_be_renewed() -> None:
+def test_h31_a_token_is_accepted_once_its_lease_is_seen_renewed() -> None:
     bench = Bench(DATED, ttl=TTL, skew=3600.0)
     lease, token = granted_with_token(bench)
     guard = bench.context()
@@ -254,7 +254,7 @@ def test_h31_a_token_is_not_refused_by_a_date_that_was_always_ahead_once_its_lea
     assert not verifies(bench, token, guard)
 
 
-def test_h31_the_clock_is_noted_for_each_key_since_each_may_have_a_server_of_its_own() -> None:
+def test_h31_the_clock_is_observed_for_each_key() -> None:
     bench = Bench(SHARED, ttl=TTL)
     context = bench.context()
     bench.granted("a", context)

@@ -56,7 +56,7 @@ def test_at_the_defaults_a_loss_is_told_with_half_the_ttl_left() -> None:
         ({"ttl": float("nan")}, "ttl must be a finite, non-negative duration"),
     ],
 )
-def test_a_relation_that_cannot_work_is_refused_with_its_own_line(given: dict[str, Any], says: str) -> None:
+def test_an_impossible_relation_is_refused_with_its_own_message(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError) as refused:
         Settings.make(**given)
     assert says in str(refused.value)
@@ -100,13 +100,13 @@ def test_iso_8601_durations(given: str, expected: float | None) -> None:
         assert seconds(given, "ttl") == expected
 
 
-def test_settings_scale_with_the_ttl_of_the_lease_they_are_used_for() -> None:
+def test_settings_scale_with_the_ttl_of_the_lease() -> None:
     scaled = Settings.make(ttl=100).for_ttl(10)
     assert (scaled.ttl, scaled.renew_every, scaled.request_timeout) == (10, 1.25, 1.0)
     scaled.check()
 
 
-def test_renewing_later_than_an_eighth_of_the_ttl_deserves_a_warning() -> None:
+def test_renewing_later_than_an_eighth_of_the_ttl_warns() -> None:
     assert not Settings.make().renews_late
     assert Settings.make(renew_every=40).renews_late
 
@@ -118,7 +118,7 @@ def test_the_drains_bound_lets_a_dead_registration_expire() -> None:
     assert Settings.make(drain=7).drain_bound(2.0, observing=True) == 7.0
 
 
-def test_what_a_type_checker_is_told_of_the_settings_is_what_they_are() -> None:
+def test_typed_keywords_of_settings_match_the_settings() -> None:
     made = {name: kind for name, kind in Settings.make.__annotations__.items() if name != "return"}
     assert {name: kind.__forward_arg__ for name, kind in Given.__annotations__.items()} == made
     assert set(made) == SETTING_NAMES

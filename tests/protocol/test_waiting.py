@@ -94,7 +94,7 @@ def test_pauses_grow_from_the_shortest_to_the_longest_backoff() -> None:
 
 
 @pytest.mark.parametrize("traits", [SHARED, DATED], ids=["one clock", "two clocks"])
-def test_h01_a_record_whose_time_is_up_by_the_stores_clock_is_free_though_nothing_proves_it(traits: Traits) -> None:
+def test_h01_a_record_expired_by_the_stores_clock_is_free(traits: Traits) -> None:
     over = 60 * 1.01 + traits.clock_skew_max
     assert not Talk(traits=traits, limit=0).run(lambda _now: seen(age=over - 0.001)).is_free
     found = Talk(traits=traits, limit=0).run(lambda _now: seen(age=over + 0.001))
@@ -102,7 +102,7 @@ def test_h01_a_record_whose_time_is_up_by_the_stores_clock_is_free_though_nothin
     assert found.status is not None
 
 
-def test_h01_without_a_store_clock_it_is_free_once_it_stood_still_for_its_time() -> None:
+def test_h01_without_a_store_clock_an_unchanged_record_expires() -> None:
     talk = Talk(traits=NO_CLOCK)
     assert talk.run(lambda _now: seen(age=None)).is_free
     assert 60 * 1.01 < talk.now <= 60 * 1.01 + 0.2
@@ -112,7 +112,7 @@ def test_h01_without_a_store_clock_it_is_free_once_it_stood_still_for_its_time()
 
 
 @pytest.mark.parametrize("traits", [SHARED, DATED], ids=["one clock", "two clocks"])
-def test_h01_who_waits_looks_when_the_record_can_be_over_and_not_a_whole_pause_later(traits: Traits) -> None:
+def test_h01_a_waiter_reads_when_the_record_can_be_over(traits: Traits) -> None:
     for renewed_last_at in (0.0, 3.3, 40.1):
         talk = Talk(traits=traits)
 
@@ -125,7 +125,7 @@ def test_h01_who_waits_looks_when_the_record_can_be_over_and_not_a_whole_pause_l
         assert 60 * 1.01 < talk.now - renewed_last_at <= over + max(0.1, traits.pace)
 
 
-def test_h01_who_waits_for_another_program_looks_when_its_allowance_is_over() -> None:
+def test_h01_a_waiter_reads_when_the_foreign_allowance_is_over() -> None:
     until = 90 + FOREIGN_ALLOWANCE
     foreign = {"identity": "gem/1", "expires_at": str(1000 + 90)}
     talk = Talk(traits=DATED)
@@ -133,7 +133,7 @@ def test_h01_who_waits_for_another_program_looks_when_its_allowance_is_over() ->
     assert until < talk.now <= until + DATED.pace
 
 
-def test_h01_who_waits_for_a_record_without_a_ttl_looks_when_the_assumed_one_is_over() -> None:
+def test_h01_a_waiter_reads_when_an_assumed_ttl_is_over() -> None:
     over = 60 * 1.01 + DATED.clock_skew_max
     for found_at in (0.0, 7.0):
         talk = Talk(traits=DATED, foreign_ttl=60)
@@ -146,7 +146,7 @@ def test_h01_who_waits_for_a_record_without_a_ttl_looks_when_the_assumed_one_is_
         assert until - DATED.clock_skew_max < talk.now <= until + DATED.pace
 
 
-def test_h01_those_who_saw_the_same_record_do_not_look_again_in_the_same_instant() -> None:
+def test_h01_waiters_of_one_record_do_not_read_in_one_instant() -> None:
     context = ProtocolContext(DATED, Settings.make(backoff_min=0.1))
     pause = context.waiting_pause(APT, "", 5.0, wake_on_change=True, over_in=2.0)
     assert pause.draw(lambda: 0.0) == 0.1
@@ -168,7 +168,7 @@ def test_a_lock_delay_lengthens_the_wait() -> None:
     assert Talk(limit=0).run(lambda _now: seen(delayed, age=90.7)).is_free
 
 
-def test_the_lock_of_another_program_is_free_an_allowance_after_it_says_so() -> None:
+def test_a_foreign_lock_is_free_an_allowance_after_expires_at() -> None:
     foreign = {"identity": "gem/1", "expires_at": "1000"}
     at = 1000 + FOREIGN_ALLOWANCE
     assert not Talk(traits=DATED, limit=0).run(lambda _now: seen(foreign, age=900, now=at - 1)).is_free
@@ -183,7 +183,7 @@ def test_a_revoked_or_closing_lease_is_held_until_it_is_gone() -> None:
         assert not Talk(limit=0).run(lambda _now, more=more: seen({**OURS, **more})).is_free  # type: ignore[misc]
 
 
-def test_the_wait_is_over_with_its_time_and_says_who_holds_it_still() -> None:
+def test_a_wait_ends_at_its_timeout_and_names_the_holder() -> None:
     talk = Talk(limit=20)
     found = talk.run(lambda _now: seen())
     assert not found.is_free
@@ -194,7 +194,7 @@ def test_the_wait_is_over_with_its_time_and_says_who_holds_it_still() -> None:
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("down"), OutcomeUnknown("silent")])
-def test_a_store_that_is_down_is_waited_out_and_raised_only_at_the_end(error: StoreError) -> None:
+def test_an_unavailable_store_is_raised_only_at_the_timeout(error: StoreError) -> None:
     assert Talk().run(lambda now: error if now < 30 else Absent()).is_free
     # what was seen before it went down says nothing about now
     with pytest.raises(type(error)):
@@ -208,19 +208,19 @@ def test_h24_a_record_that_cannot_be_read_is_never_free() -> None:
         Talk().run(lambda _now: seen({**OURS, "v": "2"}, age=9000))
 
 
-def test_the_last_look_that_there_is_no_time_for_leaves_what_was_seen_before() -> None:
+def test_a_last_read_without_time_keeps_what_was_seen_before() -> None:
     found = Talk(limit=20).run(lambda now: seen() if now < 20 else OutOfTime("no time"))
     assert found.status is not None
     assert not found.is_free
 
 
-def test_a_wait_that_ends_with_a_pause_looks_once_more_and_is_over() -> None:
+def test_a_wait_that_ends_with_a_pause_reads_once_more() -> None:
     talk = Talk(limit=0.125, backoff_min=0.125)
     talk.run(lambda _now: seen())
     assert [type(command) for command in talk.commands] == [Read, Pause, Read]
 
 
-def test_who_waits_hears_of_a_change_while_somebody_holds_the_key_and_not_while_the_store_is_down() -> None:
+def test_a_waiter_wakes_on_changes_while_held_not_while_down() -> None:
     talk = Talk()
     talk.run(lambda now: seen() if now < 1 else StoreUnavailable("down") if now < 20 else Absent())
     pauses = [command for command in talk.commands if isinstance(command, Pause)]
@@ -242,5 +242,5 @@ def test_pauses_grow_anew_after_a_change() -> None:
     assert longest[0] == longest[3] < longest[1] < longest[2]
 
 
-def test_a_record_that_its_holder_ended_shows_a_free_key_and_nobody() -> None:
+def test_a_record_ended_by_its_holder_shows_a_free_key() -> None:
     assert Talk().run(lambda _now: seen({**OURS, "ended": "1"})) == Found(None, is_free=True)

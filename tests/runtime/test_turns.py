@@ -96,7 +96,7 @@ def test_a_ring_wakes_the_first_alone_and_one_for_all_wakes_everybody() -> None:
     assert (rung(first), rung(second), rung(other)) == (True, True, True)
 
 
-def test_a_waiter_whose_loop_is_closed_is_forgotten_and_one_whose_loop_stands_keeps_its_place() -> None:
+def test_a_waiter_keeps_its_place_unless_its_loop_is_closed() -> None:
     lines, (first, second, third) = in_line(3)
     first.is_gone = second.is_stopped = True
     assert lines.is_first("apt", third)

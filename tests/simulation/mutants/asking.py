@@ -27,7 +27,7 @@ from tests.simulation.store import SHARED
 @mutant(
     "no read after an unknown outcome",
     "hidden client retries: our own success looks like a conflict, and the holder waits for itself",
-    test_hazards.test_h03_a_create_whose_answer_was_lost_is_adopted_without_waiting,
+    test_hazards.test_h03_a_create_without_a_reply_is_adopted_at_once,
     traits=SHARED,
 )
 def no_read_after_an_unknown_outcome() -> list[Patch]:
@@ -50,7 +50,7 @@ def no_read_after_an_unknown_outcome() -> list[Patch]:
 @mutant(
     "takeover expects the incarnation alone",
     "takes a lock that was renewed just in time",
-    test_hazards.test_h11_a_takeover_loses_against_a_holder_that_renews_just_in_time,
+    test_hazards.test_h11_a_takeover_loses_against_a_renewal_just_in_time,
 )
 def generation_alone_on_takeover() -> list[Patch]:
     true = acquire._take_over
@@ -67,7 +67,7 @@ def generation_alone_on_takeover() -> list[Patch]:
 @mutant(
     "break of an expired lease expects the incarnation alone",
     "frees a lock that was renewed just in time and reports no overlap",
-    test_hazards.test_h12_a_break_of_a_lease_that_is_renewed_just_in_time_revokes_it,
+    test_hazards.test_h12_a_break_of_a_lease_renewed_just_in_time_revokes_it,
 )
 def breaks_what_is_over_by_the_incarnation_alone() -> list[Patch]:
     true = release._end_record
@@ -81,7 +81,7 @@ def breaks_what_is_over_by_the_incarnation_alone() -> list[Patch]:
 @mutant(
     "break treats every lease as expired",
     "frees a live holder's lock without `now=True`",
-    test_hazards.test_h12_a_revoked_lock_is_lost_at_the_next_renewal_and_nobody_renews_it,
+    test_hazards.test_h12_a_revoked_lock_is_lost_at_its_next_renewal,
 )
 def a_break_judges_nothing() -> list[Patch]:
     def is_over(*_: Any) -> Any:
@@ -94,7 +94,7 @@ def a_break_judges_nothing() -> list[Patch]:
 @mutant(
     "break revokes a revoked lease again",
     "each further break blocks waiters for another ttl",
-    test_hazards.test_h12_another_break_of_a_revoked_lease_writes_nothing_and_does_not_prolong_it,
+    test_hazards.test_h12_breaking_a_revoked_lease_again_writes_nothing,
     traits=SHARED,
 )
 def a_break_revokes_again() -> list[Patch]:
@@ -113,7 +113,7 @@ def a_break_revokes_again() -> list[Patch]:
 @mutant(
     "a waiter writes",
     "1,000 waiters create every second, and the store answers 429 to the holder's renewal",
-    test_hazards.test_h15_waiting_reads_and_never_writes_and_every_pause_is_bounded,
+    test_hazards.test_h15_waiting_only_reads_and_every_pause_is_bounded,
 )
 def a_waiter_writes() -> list[Patch]:
     true = acquire.attempt
@@ -127,7 +127,7 @@ def a_waiter_writes() -> list[Patch]:
 @mutant(
     "an unreadable record counts as free",
     "a damaged or newer record is overwritten in a rolling deployment",
-    test_hazards.test_h24_a_record_that_is_damaged_newer_or_not_ours_is_never_free,
+    test_hazards.test_h24_a_damaged_newer_or_foreign_record_is_never_free,
     fields={"v": "1", "ttl": "10"},
 )
 def unreadable_record_counts_as_free() -> list[Patch]:
@@ -145,7 +145,7 @@ def unreadable_record_counts_as_free() -> list[Patch]:
 @mutant(
     "reclaim from a holder in the same process",
     "two threads, one owner: the second takes the lock from the first",
-    test_rules.test_rule_12_reclaim_is_refused_for_a_holder_that_this_very_process_keeps,
+    test_rules.test_rule_12_reclaim_is_refused_for_a_holder_kept_here,
 )
 def reclaims_from_its_own_process() -> list[Patch]:
     def may_reclaim(want: Any, record: Any) -> bool:
@@ -164,7 +164,7 @@ def _client(_: Path) -> Iterator[Mapping[str, Any]]:
 @mutant(
     "adopts its own record although it is ending",
     "an operator broke what a lost Create wrote: the next holder is the second one",
-    test_rules.test_rule_02_what_is_ending_already_is_not_adopted_though_it_is_ours,
+    test_rules.test_rule_02_our_own_ending_record_is_not_adopted,
     field="revoked",
     read_before=True,
 )
@@ -181,7 +181,7 @@ def adopts_what_is_ending() -> list[Patch]:
 @mutant(
     "reclaim replaces any record after members have left",
     "somebody took the lock meanwhile: a live holder is replaced",
-    test_rules.test_rule_12_reclaim_spares_who_came_while_it_waited_for_members,
+    test_rules.test_rule_12_reclaim_spares_a_holder_that_came_meanwhile,
 )
 def reclaim_without_a_second_look() -> list[Patch]:
     true = acquire._reclaim
@@ -221,7 +221,7 @@ def reclaims_what_a_sibling_was_just_granted() -> list[Patch]:
 @mutant(
     "reclaim does not wait for members",
     "tasks of the dead run still write",
-    test_rules.test_rule_12_reclaim_closes_lists_waits_and_only_then_replaces,
+    test_rules.test_rule_12_reclaim_closes_lists_waits_then_replaces,
 )
 def reclaim_without_draining() -> list[Patch]:
     def drain(lease: Any, context: Any, *, bound_at: float, salt: str) -> Any:
@@ -234,7 +234,7 @@ def reclaim_without_draining() -> list[Patch]:
 @mutant(
     "renewal does not expect the incarnation",
     "a late renewal extends the next holder's lease and its own deadline",
-    test_hazards.test_h10_a_renewal_that_arrives_when_the_next_holder_has_it_touches_nothing,
+    test_hazards.test_h10_a_late_renewal_leaves_the_next_holder_alone,
 )
 def renewal_without_the_incarnation() -> list[Patch]:
     def loose(name: Any, fields: Any, incarnation: Any, revision: Any = None, lifetime: float = 0.0) -> Any:
@@ -284,7 +284,7 @@ def renewal_outlives_release() -> list[Patch]:
 @mutant(
     "renewal creates a missing record",
     "upsert: an in-flight renewal recreates the released lock",
-    test_hazards.test_h10_a_renewal_that_arrives_after_the_release_brings_nothing_back,
+    test_hazards.test_h10_a_renewal_after_the_release_brings_nothing_back,
 )
 def renewal_brings_back_what_is_gone() -> list[Patch]:
     true = renew.renew
@@ -305,7 +305,7 @@ def renewal_brings_back_what_is_gone() -> list[Patch]:
 @mutant(
     "release removes any record",
     "gcslock's plain DELETE: a late release removes the next holder's lock",
-    test_hazards.test_h05_a_release_that_comes_too_late_touches_no_other_holders_lock,
+    test_hazards.test_h05_a_late_release_leaves_other_locks_alone,
 )
 def release_removes_whatever_is_there() -> list[Patch]:
     def remove(lease: Any, context: Any, *, ours_until: float = 0.0) -> Any:
@@ -328,7 +328,7 @@ def release_removes_whatever_is_there() -> list[Patch]:
 @mutant(
     "absent record counts as removed by us, however late",
     "a cut-off holder reports that it released what two others held since",
-    test_hazards.test_h05_an_absent_record_is_what_we_removed_only_while_nobody_else_can_have_had_it,
+    test_hazards.test_h05_absence_is_our_removal_only_while_nobody_had_it,
     shared=False,
     is_late=True,
 )
@@ -344,7 +344,7 @@ def absent_is_always_what_we_removed() -> list[Patch]:
 @mutant(
     "absent record counts as removed by an unsent request",
     "an administrator deleted it; the release claims success",
-    test_hazards.test_h05_an_absent_record_after_a_request_that_was_never_sent_is_somebody_elses_work,
+    test_hazards.test_h05_absence_after_a_request_never_sent_is_anothers_work,
 )
 def never_sent_counts_as_removed() -> list[Patch]:
     true = members.take_back
@@ -385,7 +385,7 @@ def leaves_without_a_look_at_the_clock() -> list[Patch]:
 @mutant(
     "the loser cuts the lock-delay short",
     "its in-flight requests land in the next holder's time",
-    test_rules.test_rule_05_after_a_loss_with_a_delay_the_loser_does_not_remove,
+    test_rules.test_rule_05_after_a_loss_with_a_delay_nothing_is_removed,
     lock_delay=5.0,
     may=False,
 )
@@ -401,7 +401,7 @@ def loser_cuts_the_lock_delay() -> list[Patch]:
 @mutant(
     "no sweep after an abandoned acquisition",
     "a late Create blocks everybody for a ttl, repeatedly",
-    test_hazards.test_h18_an_acquisition_cancelled_in_its_create_is_unsettled_and_swept,
+    test_hazards.test_h18_a_cancelled_create_is_unsettled_and_swept,
 )
 def nothing_is_swept() -> list[Patch]:
     def sweep(name: Any, holder: str, context: Any, had: Any = None) -> Any:
@@ -414,7 +414,7 @@ def nothing_is_swept() -> list[Patch]:
 @mutant(
     "rejected requests are repeated at once",
     "fifty members send ten requests a second each to an object that accepts one change a second; none succeeds",
-    test_pace.test_a_token_that_is_always_turned_away_ends_in_doubt_and_not_in_a_token,
+    test_pace.test_a_token_that_is_always_rejected_has_an_unknown_outcome,
 )
 def asks_in_a_volley() -> list[Patch]:
     def retry_pause(self: Any, name: Any, turn: int) -> Any:
@@ -427,7 +427,7 @@ def asks_in_a_volley() -> list[Patch]:
 @mutant(
     "renewal does not move `expires_at`",
     "gcslock or the Ruby gem deletes a lease that is being renewed",
-    test_record.test_stamps_are_put_on_what_writes_a_life_and_on_nothing_else,
+    test_record.test_timestamps_are_added_only_to_what_is_written_at_a_grant,
 )
 def renewals_leave_expires_at() -> list[Patch]:
     true = record.with_timestamps

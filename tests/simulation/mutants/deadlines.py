@@ -23,7 +23,7 @@ def _ask_late(command: Any) -> Any:
 @mutant(
     "deadline counts from the response",
     "client-go, DistributedLock, filelock: a slow response extends the holder's deadline past expiry",
-    test_rules.test_a_deadline_counts_from_the_send_of_the_request_that_renewed_the_record,
+    test_rules.test_a_deadline_counts_from_the_send_of_the_renewal,
     request_=Create,
 )
 def deadline_from_the_answer() -> list[Patch]:
@@ -33,7 +33,7 @@ def deadline_from_the_answer() -> list[Patch]:
 @mutant(
     "no drift margin for holders",
     "the holder's clock is slow, the contender's fast: two holders",
-    test_expiry.test_the_holders_deadline_counts_from_the_send_and_ends_a_drift_early,
+    test_expiry.test_the_deadline_counts_from_the_send_minus_the_drift,
 )
 def no_drift_margin_for_holders() -> list[Patch]:
     return [(expiry, "holder_deadline", lambda sent_at, ttl, drift: sent_at + ttl)]
@@ -42,7 +42,7 @@ def no_drift_margin_for_holders() -> list[Patch]:
 @mutant(
     "no drift margin for contenders",
     "the contender's clock is fast: two holders",
-    test_expiry.test_a_records_life_is_the_ttl_a_drift_longer_and_the_lock_delay,
+    test_expiry.test_a_record_lives_for_ttl_plus_drift_plus_lock_delay,
 )
 def no_drift_margin_for_contenders() -> list[Patch]:
     return [(expiry, "record_lifetime", lambda ttl, lock_delay, drift: ttl + lock_delay)]
@@ -51,7 +51,7 @@ def no_drift_margin_for_contenders() -> list[Patch]:
 @mutant(
     "an adopted record's deadline counts from a Create, without an Extend",
     "the conflicting Create says nothing about when the earlier one landed",
-    test_rules.test_rule_02_an_adopted_create_counts_from_the_extend_that_adopts_it,
+    test_rules.test_rule_02_an_adopted_create_counts_from_its_extend,
 )
 def adopted_record_counts_from_the_create() -> list[Patch]:
     sent: dict[str, float] = {}
@@ -96,7 +96,7 @@ def _over(step: Any) -> Any:
 @mutant(
     "a late success revives a lost lease",
     "the loss was reported, the abort has begun, and the lock is 'held' again",
-    test_lifecycle.test_a_late_success_never_revives_a_lost_lease_nor_moves_its_deadline,
+    test_lifecycle.test_a_late_success_never_revives_a_lost_lease,
 )
 def late_success_revives() -> list[Patch]:
     def renewed(self: Any, sent_at: float, deadline: float | None, received_at: float) -> None:
@@ -115,7 +115,7 @@ def late_success_revives() -> list[Patch]:
 @mutant(
     "`is_held` asks whether the keeper runs, not the clock",
     "Vault, the Ruby gem: a paused process continues where it stopped",
-    test_hazards.test_h08_h09_belief_ends_by_arithmetic_while_a_renewal_hangs_and_the_loss_is_told_before,
+    test_hazards.test_h08_h09_a_lease_ends_in_time_while_a_renewal_hangs,
 )
 def loss_is_never_told() -> list[Patch]:
     def next_action(self: Any, now: float) -> Any:
@@ -167,7 +167,7 @@ def quick_failures_counted_as_rounds() -> list[Patch]:
 @mutant(
     "a renewal writes the ttl of its own settings",
     "contenders use that ttl, members the granted one",
-    test_rules.test_rule_03_no_renewal_writes_a_ttl_so_a_late_one_cannot_turn_it_back,
+    test_rules.test_rule_03_no_renewal_writes_a_ttl,
 )
 def ttl_turned_back_by_a_late_extend() -> list[Patch]:
     true = renew.renew
@@ -182,7 +182,7 @@ def ttl_turned_back_by_a_late_extend() -> list[Patch]:
 @mutant(
     "contenders judge by their own ttl",
     "two deployments with different settings share a lock",
-    test_rules.test_rule_03_a_contender_judges_by_the_records_ttl_not_by_its_own,
+    test_rules.test_rule_03_a_contender_judges_by_the_records_ttl,
 )
 def contenders_judge_by_their_own_ttl() -> list[Patch]:
     true = context.is_over
@@ -209,7 +209,7 @@ def observation_without_margin() -> list[Patch]:
 @mutant(
     "observation counts from the send of the first read",
     "the record may be renewed between send and receipt",
-    test_rules.test_rule_09_observation_counts_from_the_receipt_of_the_first_to_the_send_of_the_last,
+    test_rules.test_rule_09_observation_is_from_first_receipt_to_last_send,
 )
 def observation_from_the_send() -> list[Patch]:
     true = context.is_over
@@ -237,7 +237,7 @@ def observation_ignores_the_revision() -> list[Patch]:
 @mutant(
     "contenders trust an uncalibrated `Date`",
     "a front end's `Date` is a minute ahead: a live lock is taken",
-    test_rules.test_rule_07_a_date_far_ahead_hints_but_the_companions_updated_decides,
+    test_rules.test_rule_07_the_companions_updated_outranks_a_wrong_date,
 )
 def date_trusted_uncalibrated() -> list[Patch]:
     true = context.is_over
@@ -252,7 +252,7 @@ def date_trusted_uncalibrated() -> list[Patch]:
 @mutant(
     "members trust an uncalibrated `Date`",
     "a renewal seems younger than it is",
-    test_rules.test_rule_07_an_uncalibrated_member_extends_instead_of_counting_from_a_read,
+    test_rules.test_rule_07_an_uncalibrated_member_extends_instead,
 )
 def members_trust_any_date() -> list[Patch]:
     return [(expiry, "calibrated", lambda *_: True)]
@@ -261,7 +261,7 @@ def members_trust_any_date() -> list[Patch]:
 @mutant(
     "a foreign lock is over at its `expires_at`",
     "its writer's wall clock is 30 s behind",
-    test_expiry.test_a_foreign_lock_is_over_only_after_the_allowance_for_its_writers_clock,
+    test_expiry.test_a_foreign_lock_is_over_only_after_the_allowance,
 )
 def foreign_lock_without_allowance() -> list[Patch]:
     return [(expiry, "foreign_expired", lambda store_now, expires_at: store_now > expires_at)]
@@ -270,7 +270,7 @@ def foreign_lock_without_allowance() -> list[Patch]:
 @mutant(
     "contenders trust a server clock that was set",
     "a Redis an hour behind is corrected: waiters take every live lock",
-    test_set_clock.test_h31_who_waits_takes_no_live_lease_when_the_clock_is_set_forward,
+    test_set_clock.test_h31_a_clock_set_forward_lets_nobody_take_a_live_lease,
     seconds=3600.0,
 )
 def contenders_trust_a_clock_that_was_set() -> list[Patch]:
@@ -297,7 +297,7 @@ def keeper_renews_one_key_alone() -> list[Patch]:
 @mutant(
     "a round counts from its due time, not its send",
     "3,000 leases, 0.2 s per response: all reported unreachable",
-    test_lifecycle.test_h33_a_renewal_that_waits_to_be_sent_begins_no_round_and_so_never_fails_by_itself,
+    test_lifecycle.test_h33_a_renewal_that_waits_to_be_sent_begins_no_round,
 )
 def rounds_count_from_when_they_are_due() -> list[Patch]:
     def queue(self: Any) -> None:

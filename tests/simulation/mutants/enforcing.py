@@ -15,7 +15,7 @@ from tests.simulation.mutants.patching import Patch, everywhere, mutant
 @mutant(
     "deadline counts from the acquire, not from the renewal of the underlying lease",
     "one etcd lease for many locks: the server drops it early",
-    test_enforced.test_rule_06_what_hangs_on_an_earlier_renewal_counts_from_that,
+    test_enforced.test_rule_06_a_create_on_a_renewed_lease_counts_from_that,
 )
 def deadline_from_the_take() -> list[Patch]:
     return [(ProtocolContext, "renewed_at", lambda self, reply: reply.sent_at)]
@@ -52,7 +52,7 @@ def less_granted_is_ignored() -> list[Patch]:
 @mutant(
     "a member counts from changes that renew nothing",
     "a field was written, but nobody kept the lease alive",
-    test_enforced.test_rule_15_a_member_never_counts_from_two_reads_that_differ_where_a_change_renews_nothing,
+    test_enforced.test_rule_15_two_different_reads_are_not_always_a_renewal,
 )
 def members_count_from_changes_that_renew_nothing() -> list[Patch]:
     true = members._join

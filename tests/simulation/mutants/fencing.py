@@ -27,7 +27,7 @@ def _publishing(incarnation: bool) -> Any:
 @mutant(
     "token published without expecting incarnation and revision",
     "a superseded holder writes its token into its successor's record",
-    test_rules.test_rule_10_who_was_superseded_between_draw_and_publication_gets_no_token,
+    test_rules.test_rule_10_a_holder_superseded_while_drawing_gets_no_token,
 )
 def token_drawn_without_proof() -> list[Patch]:
     return [(fence, "Extend", _publishing(False)), (fence, "loss", lambda lease, answer, context: None)]
@@ -36,7 +36,7 @@ def token_drawn_without_proof() -> list[Patch]:
 @mutant(
     "token published without expecting the revision",
     "a late publication overwrites the token in use",
-    test_rules.test_rule_10_a_publication_that_lands_late_is_the_one_token_of_the_lease,
+    test_rules.test_rule_10_a_late_publication_is_the_leases_one_token,
 )
 def token_published_without_the_revision() -> list[Patch]:
     return [(fence, "Extend", _publishing(True))]
@@ -45,7 +45,7 @@ def token_published_without_the_revision() -> list[Patch]:
 @mutant(
     "token drawn, never published",
     "'still before my deadline' proves nothing against a break or a deletion",
-    test_rules.test_rule_10_a_token_counts_only_once_it_stands_in_the_record_that_was_read_before_the_draw,
+    test_rules.test_rule_10_a_token_counts_only_once_it_is_published,
 )
 def token_drawn_but_not_published() -> list[Patch]:
     def draw_token(lease: Any, context: Any, *, salt: str) -> Any:
@@ -87,7 +87,7 @@ def token_not_shared_between_siblings() -> list[Patch]:
 @mutant(
     "native token without checking the holder",
     "a superseded, paused process gets its successor's token",
-    test_hazards.test_h06_h17_a_process_superseded_while_it_was_paused_gets_no_token,
+    test_hazards.test_h06_h17_a_process_superseded_while_paused_gets_no_token,
 )
 def native_token_without_a_look() -> list[Patch]:
     return [(fence, "loss", lambda lease, answer, context: None)]
@@ -96,7 +96,7 @@ def native_token_without_a_look() -> list[Patch]:
 @mutant(
     "`verify()` does not remember record and server clock",
     "the clock is set forward between two checks: a live holder's token is refused",
-    test_set_clock.test_h31_the_token_of_a_live_holder_is_not_refused_when_the_clock_is_set,
+    test_set_clock.test_h31_the_token_of_a_live_holder_survives_a_set_clock,
     seconds=3600.0,
     traits=SHARED,
 )

@@ -15,7 +15,7 @@ from tests.simulation.mutants.patching import Patch, mutant
 @mutant(
     "the step never notices that a lease runs out",
     "a section goes on beside the next holder's: nobody tells it that its lease has expired",
-    test_keeping.test_h08_a_loss_is_notified_by_the_margin_before_the_deadline_with_a_renewal_in_flight,
+    test_keeping.test_h08_a_loss_is_notified_the_margin_before_the_deadline,
 )
 def expiry_is_never_noticed() -> list[Patch]:
     true = Keeping.round
@@ -34,7 +34,7 @@ def expiry_is_never_noticed() -> list[Patch]:
 @mutant(
     "the step notices a loss late",
     "the margin in which a task could have been stopped is spent before anybody is told",
-    test_keeping.test_h08_a_loss_is_notified_by_the_margin_before_the_deadline_with_a_renewal_in_flight,
+    test_keeping.test_h08_a_loss_is_notified_the_margin_before_the_deadline,
 )
 def losses_are_noticed_late() -> list[Patch]:
     true = Keeping.wake_at
@@ -49,7 +49,7 @@ def losses_are_noticed_late() -> list[Patch]:
 @mutant(
     "a lease whose renewal failed is planned no more",
     "one answer is lost, and the lease is neither renewed nor told as lost",
-    test_keeping.test_h08_a_lease_whose_renewal_failed_is_renewed_again_and_its_loss_notified,
+    test_keeping.test_h08_a_failed_renewal_is_retried_and_its_loss_notified,
 )
 def failed_renewals_end_the_schedule() -> list[Patch]:
     true = Keeping.answered
@@ -83,7 +83,7 @@ def renewed_leases_end_the_schedule() -> list[Patch]:
 @mutant(
     "what was queued is sent, whatever happened meanwhile",
     "a crew that was busy renews a lease after its deadline, and keeps the next one out for a ttl",
-    test_keeping.test_h08_no_renewal_is_sent_after_the_deadline_or_for_a_lease_that_was_left,
+    test_keeping.test_h08_no_renewal_after_the_deadline_or_a_release,
 )
 def renews_after_the_deadline() -> list[Patch]:
     def sending(self: Any, lease_state: Any, now: float) -> bool:
@@ -123,7 +123,7 @@ def renewals_are_sent_twice() -> list[Patch]:
 @mutant(
     "a loss that was found elsewhere is noted and notified to nobody",
     "an attachment finds the lock revoked, and the section goes on until its deadline",
-    test_keeping.test_a_loss_found_elsewhere_is_notified_by_the_next_round_and_once,
+    test_keeping.test_a_loss_found_elsewhere_is_notified_by_the_next_round,
 )
 def found_losses_are_kept_quiet() -> list[Patch]:
     def lose(self: Any, kept: Any, reason: Any, detail: str = "") -> Any:
@@ -138,7 +138,7 @@ def found_losses_are_kept_quiet() -> list[Patch]:
 @mutant(
     "a loss that a renewal finds is notified to nobody",
     "the store says that the lock was taken, and the section works on beside its new holder",
-    test_keeping.test_a_loss_that_a_renewal_finds_is_notified_and_the_lease_kept_no_longer,
+    test_keeping.test_a_loss_found_by_a_renewal_is_notified_and_dropped,
 )
 def losses_by_renewal_are_kept_quiet() -> list[Patch]:
     true = Keeping.answered
@@ -153,7 +153,7 @@ def losses_by_renewal_are_kept_quiet() -> list[Patch]:
 @mutant(
     "a loss is notified as often as it is found",
     "a callback that stops a service is called for one loss again and again",
-    test_keeping.test_a_loss_found_elsewhere_is_notified_by_the_next_round_and_once,
+    test_keeping.test_a_loss_found_elsewhere_is_notified_by_the_next_round,
 )
 def losses_are_notified_again() -> list[Patch]:
     true = Keeping.round
@@ -168,7 +168,7 @@ def losses_are_notified_again() -> list[Patch]:
 @mutant(
     "a lease that a renewal found lost is kept",
     "renewals of a lost lease go out for as long as the process lives",
-    test_keeping.test_a_loss_that_a_renewal_finds_is_notified_and_the_lease_kept_no_longer,
+    test_keeping.test_a_loss_found_by_a_renewal_is_notified_and_dropped,
 )
 def lost_leases_are_kept() -> list[Patch]:
     def replan(self: Any, lease_state: Any) -> None:
@@ -180,7 +180,7 @@ def lost_leases_are_kept() -> list[Patch]:
 @mutant(
     "a lease that nobody refers to is renewed forever",
     "an exception kept a lease from being given back: its key is free only when the process ends",
-    test_keeping.test_h33_an_orphan_is_renewed_no_more_and_abandoned_after_a_moment,
+    test_keeping.test_h33_an_orphan_is_not_renewed_and_soon_abandoned,
 )
 def orphans_are_renewed() -> list[Patch]:
     return [(Keeping, "orphaned", lambda self, kept, now: None)]
@@ -189,7 +189,7 @@ def orphans_are_renewed() -> list[Patch]:
 @mutant(
     "a lease that nobody refers to is abandoned before its block can give it back",
     "the collector closes the block of a lease, which has been given up already: its key is free a ttl later",
-    test_keeping.test_an_orphan_that_is_kept_again_is_renewed_and_not_abandoned,
+    test_keeping.test_an_orphan_kept_again_is_renewed_and_not_abandoned,
 )
 def orphans_are_abandoned_whoever_has_them() -> list[Patch]:
     true = Keeping.keep
@@ -207,7 +207,7 @@ def orphans_are_abandoned_whoever_has_them() -> list[Patch]:
 @mutant(
     "an abandoned lease is believed on",
     "a lease that was left to expire counts as held in its process, for whoever asks",
-    test_keeping.test_h33_an_orphan_is_renewed_no_more_and_abandoned_after_a_moment,
+    test_keeping.test_h33_an_orphan_is_not_renewed_and_soon_abandoned,
 )
 def abandoned_leases_are_believed() -> list[Patch]:
     def abandon(self: Any, now: float, actions: list[Any]) -> None:
@@ -237,7 +237,7 @@ def most_time_left_goes_first() -> list[Patch]:
 @mutant(
     "a batch takes leases whose renewal is under way",
     "two renewals of one lease at once: the later answer may be the older one",
-    test_keeping.test_a_batch_takes_what_is_due_with_what_is_due_soon_by_limit_and_size,
+    test_keeping.test_a_batch_takes_what_is_due_now_or_soon_up_to_its_size,
 )
 def batches_take_what_is_under_way() -> list[Patch]:
     true = Keeping._send
@@ -256,7 +256,7 @@ def batches_take_what_is_under_way() -> list[Patch]:
 @mutant(
     "a renewal that no worker took is planned no more",
     "for a moment the system has no thread, and every lease that was due then is lost",
-    test_keeping.test_a_renewal_that_no_worker_takes_is_an_attempt_that_failed,
+    test_keeping.test_a_renewal_that_no_worker_takes_has_failed,
 )
 def unsent_renewals_are_forgotten() -> list[Patch]:
     return [(Keeping, "not_sent", lambda self, lease_state, error, now: None)]

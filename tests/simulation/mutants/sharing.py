@@ -35,7 +35,7 @@ def a_siblings_release_removes() -> list[Patch]:
 @mutant(
     "attach does not check `closing`",
     "a task joins after the owner listed its members",
-    test_rules.test_rule_04_attach_that_registers_after_the_list_sees_closing_and_withdraws,
+    test_rules.test_rule_04_an_attach_after_the_list_sees_closing,
 )
 def attach_without_looking_for_closing() -> list[Patch]:
     true = context.ProtocolContext.decode
@@ -56,7 +56,7 @@ def attach_without_looking_for_closing() -> list[Patch]:
 @mutant(
     "attach accepts a renewal that shows `closing`",
     "the owner closed in between, listed nobody and removes the record",
-    test_rules.test_rule_04_attach_that_meets_closing_with_its_renewal_withdraws,
+    test_rules.test_rule_04_an_attach_whose_renewal_meets_closing_withdraws,
 )
 def attach_accepts_closing() -> list[Patch]:
     true = renew.renew
@@ -73,7 +73,7 @@ def attach_accepts_closing() -> list[Patch]:
 @mutant(
     "a member reads before it registers",
     "the owner closes, lists nobody and removes in between",
-    test_rules.test_rule_04_a_member_reads_the_record_only_after_the_answer_that_proves_its_registration,
+    test_rules.test_rule_04_a_member_reads_only_after_its_registration,
 )
 def member_reads_before_registering() -> list[Patch]:
     def attach(lease: Any, nonce: str, fields: Mapping[str, str], context: Any) -> Any:
@@ -104,7 +104,7 @@ def release_without_closing() -> list[Patch]:
 @mutant(
     "owner does not wait for members",
     "the driver ends before its tasks; the next run overlaps them",
-    test_hazards.test_h27_a_release_while_a_member_runs_does_not_let_the_next_one_in,
+    test_hazards.test_h27_a_release_waits_for_running_members,
 )
 def release_without_draining() -> list[Patch]:
     def drain(lease: Any, context: Any, *, bound_at: float, salt: str) -> Any:
@@ -132,7 +132,7 @@ def removed_at_the_drains_bound() -> list[Patch]:
 @mutant(
     "dead registration removed by incarnation alone",
     "a member that renewed just in time works on unseen",
-    test_rules.test_rule_04_a_registration_judged_dead_is_removed_by_incarnation_and_revision,
+    test_rules.test_rule_04_a_dead_registration_is_removed_by_its_revision,
 )
 def members_removed_by_incarnation_alone() -> list[Patch]:
     def loose(name: Any, incarnation: str, revision: str | None = None) -> Any:
@@ -144,7 +144,7 @@ def members_removed_by_incarnation_alone() -> list[Patch]:
 @mutant(
     "a member checks its registration only",
     "the lease expired; somebody else holds it",
-    test_hazards.test_h27_a_member_believes_until_the_earlier_of_its_two_deadlines,
+    test_hazards.test_h27_a_members_deadline_is_the_earlier_of_its_two,
 )
 def member_believes_its_registration_alone() -> list[Patch]:
     def settle(self: Any) -> None:
@@ -156,7 +156,7 @@ def member_believes_its_registration_alone() -> list[Patch]:
 @mutant(
     "a member checks the record only",
     "its registration expired; the owner no longer waits for it",
-    test_hazards.test_h27_a_member_believes_until_the_earlier_of_its_two_deadlines,
+    test_hazards.test_h27_a_members_deadline_is_the_earlier_of_its_two,
 )
 def member_believes_the_record_alone() -> list[Patch]:
     def settle(self: Any) -> None:
@@ -168,7 +168,7 @@ def member_believes_the_record_alone() -> list[Patch]:
 @mutant(
     "a member's deadline ignores the age of what it read",
     "the record was renewed almost a ttl ago",
-    test_expiry.test_a_members_deadline_by_a_read_takes_the_age_as_large_as_it_can_be,
+    test_expiry.test_a_members_deadline_assumes_the_greatest_age,
 )
 def members_read_without_age() -> list[Patch]:
     def by_read(sent_at: float, now: float, updated: float, ttl: float, drift: float, *_: float) -> float:
@@ -180,7 +180,7 @@ def members_read_without_age() -> list[Patch]:
 @mutant(
     "members trust the age by the server's clock",
     "Redis is set back an hour: every member thinks another renews, and nobody does",
-    test_set_clock.test_h31_a_member_keeps_a_lease_alive_whatever_the_servers_clock_does,
+    test_set_clock.test_h31_a_member_keeps_a_lease_whatever_the_clock_does,
     seconds=-3600.0,
 )
 def members_trust_a_clock_that_was_set() -> list[Patch]:
@@ -214,7 +214,7 @@ def looks_count_from_their_receipt() -> list[Patch]:
 @mutant(
     "members share one registration",
     "the first thread to leave removes it; the owner waits for neither",
-    test_rules.test_rule_11_members_live_under_a_name_that_contains_the_incarnation_in_a_space_of_their_own,
+    test_rules.test_rule_11_members_have_the_incarnation_in_their_name,
 )
 def members_share_a_registration() -> list[Patch]:
     def member_name(lease: Any, nonce: str) -> Name:
@@ -262,7 +262,7 @@ def looks_that_overlap_count() -> list[Patch]:
 @mutant(
     "a sweep removes a lease with members",
     "the owner has left, its tasks have not",
-    test_rules.test_rule_04_a_sweep_spares_the_lease_that_members_still_work_under,
+    test_rules.test_rule_04_a_sweep_spares_a_lease_with_members,
 )
 def sweep_takes_what_members_hold() -> list[Patch]:
     true = release.sweep

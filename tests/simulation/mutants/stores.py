@@ -21,7 +21,7 @@ from tests.stores.sqlite import test_store as test_sqlite
 @mutant(
     "expects the metageneration (revision) alone",
     "the published algorithm and both implementations: the count starts at 1 for each holder",
-    test_hazards.test_h02_a_delayed_request_of_an_old_holder_does_not_hit_the_next,
+    test_hazards.test_h02_a_delayed_request_does_not_hit_the_next_holder,
     is_store=True,
     traits=SHARED,
     late="delete",
@@ -60,7 +60,7 @@ def metageneration_alone() -> list[Patch]:
 @mutant(
     "client supplies the revision",
     "two renewals write the same number: the record seems to stand still",
-    test_rules.test_rule_01_siblings_that_renew_at_once_leave_a_revision_each,
+    test_rules.test_rule_01_concurrent_siblings_leave_a_revision_each,
     is_store=True,
 )
 def revision_supplied_by_the_client() -> list[Patch]:
@@ -90,7 +90,7 @@ def revision_supplied_by_the_client() -> list[Patch]:
 @mutant(
     "tokens are the companion's revision",
     "the companion is deleted: tokens restart, and the fence accepts older ones",
-    test_rules.test_rule_10_tokens_grow_even_over_a_deletion_of_the_companion,
+    test_rules.test_rule_10_tokens_grow_over_a_deleted_companion,
     is_store=True,
 )
 def tokens_begin_again_with_the_companion() -> list[Patch]:

@@ -14,7 +14,7 @@ from tests.simulation.store import SHARED
 @mutant(
     "a swept takeover is removed as if the lock had been free",
     "a task is cancelled after taking over; the next holder is told of a clean end",
-    test_predecessor.test_h32_a_take_over_whose_answer_was_lost_passes_it_on_when_it_is_swept,
+    test_predecessor.test_h32_a_swept_takeover_without_a_reply_passes_it_on,
     traits=SHARED,
 )
 def sweep_forgets_the_one_before() -> list[Patch]:
@@ -27,7 +27,7 @@ def sweep_forgets_the_one_before() -> list[Patch]:
 @mutant(
     "an unused lease is released as clean",
     "one of two locks is not free; the other, of a dead holder, looks repaired",
-    test_predecessor.test_h32_a_lease_that_nobody_worked_under_passes_on_how_the_one_before_ended,
+    test_predecessor.test_h32_an_unused_lease_passes_on_its_predecessors_end,
     traits=SHARED,
     shared=False,
 )
@@ -38,7 +38,7 @@ def unused_is_given_back_as_clean() -> list[Patch]:
 @mutant(
     "a takeover does not record its predecessor",
     "once its process has ended, a sweep cannot report it",
-    test_predecessor.test_h32_a_take_over_whose_answer_was_lost_is_adopted_with_what_it_was_told,
+    test_predecessor.test_h32_a_takeover_without_a_reply_is_adopted_informed,
     traits=SHARED,
 )
 def take_over_writes_nothing_down() -> list[Patch]:

@@ -14,7 +14,7 @@ from lockstead.values import Name, Space
 class BatchConformance(Suite):
     """The contract of `perform_many`, for stores that have it. Override the fixtures `store` and `twin`."""
 
-    def test_each_command_of_a_batch_gets_the_answer_it_would_get_alone(self, store: Store, ask: Ask) -> None:
+    def test_each_command_of_a_batch_gets_the_same_reply_as_alone(self, store: Store, ask: Ask) -> None:
         apt, yum, member = Name("apt"), Name("yum"), Name("apt", Space.MEMBER, "1/a")
         one, two, three = created(ask, apt), created(ask, yum), created(ask, member)
         batch: list[tuple[Command[Any], type]] = [

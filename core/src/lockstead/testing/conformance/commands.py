@@ -95,7 +95,7 @@ class CommandsConformance(Suite):
         require(dict(extended.fields) == expected, f"expected {expected}, got {dict(extended.fields)}")
         is_stored(ask, APT, extended)
 
-    def test_extend_keeps_the_incarnation_and_moves_the_revision_even_if_nothing_changes(self, ask: Ask) -> None:
+    def test_extend_keeps_the_incarnation_and_moves_the_revision(self, ask: Ask) -> None:
         made = created(ask, APT, {"identity": "me", "n": "0"})
         revisions = [made.revision]
         for fields in ({}, {"n": "0"}, {"n": "1"}, {"n": "1"}):
@@ -104,7 +104,7 @@ class CommandsConformance(Suite):
             revisions.append(extended.revision)
         require(len(set(revisions)) == len(revisions), f"a revision came back, or stood still: {revisions}")
 
-    def test_extend_expects_incarnation_and_revision_where_they_are_given(self, ask: Ask) -> None:
+    def test_extend_expects_the_given_incarnation_and_revision(self, ask: Ask) -> None:
         first = created(ask, APT, {"n": "0"})
         second = shows(ask(Extend(APT, {"n": "1"}, first.incarnation, first.revision)))
         is_a(Conflict, ask(Extend(APT, {"n": "2"}, first.incarnation, first.revision)))
@@ -114,7 +114,7 @@ class CommandsConformance(Suite):
         third = touched(ask, APT, {"n": "3"})
         require(dict(third.fields) == {"n": "3"} and not same_state(third, second), f"it did not extend: {third}")
 
-    def test_replace_writes_a_new_incarnation_of_exactly_the_state_expected(self, ask: Ask) -> None:
+    def test_replace_writes_a_new_incarnation_of_the_expected_state(self, ask: Ask) -> None:
         first = created(ask, APT, {"identity": "dead", "progress": "half"})
         second = shows(ask(Replace(APT, {"identity": "next"}, first.incarnation, first.revision)))
         require(second.incarnation != first.incarnation, "a Replace kept the incarnation")
@@ -128,7 +128,7 @@ class CommandsConformance(Suite):
         is_a(Conflict, ask(Replace(APT, {"identity": "thief"}, first.incarnation, first.revision)))
         is_stored(ask, APT, renewed)
 
-    def test_remove_expects_the_incarnation_and_the_revision_where_it_is_given(self, ask: Ask) -> None:
+    def test_remove_expects_the_given_incarnation_and_revision(self, ask: Ask) -> None:
         first = created(ask, APT)
         second = touched(ask, APT, {"n": "1"})
         is_a(Conflict, ask(Remove(APT, _other(first.incarnation))))
@@ -140,7 +140,7 @@ class CommandsConformance(Suite):
         touched(ask, APT)
         is_a(Removed, ask(Remove(APT, again.incarnation)))
 
-    def test_h02_what_an_old_holder_sent_is_refused_after_a_re_create(self, ask: Ask) -> None:
+    def test_h02_an_old_holders_requests_are_refused(self, ask: Ask) -> None:
         old = created(ask, APT, {"identity": "old"})
         is_a(Removed, ask(Remove(APT, old.incarnation)))
         new = created(ask, APT, {"identity": "new"})
@@ -164,7 +164,7 @@ class CommandsConformance(Suite):
             incarnations += [made.incarnation, replaced.incarnation]
         require(len(set(incarnations)) == len(incarnations), f"an incarnation came back: {incarnations}")
 
-    def test_h12_who_was_removed_by_somebody_else_finds_nothing_to_extend(self, ask: Ask, twin: Store) -> None:
+    def test_h12_a_removed_holder_finds_nothing_to_extend(self, ask: Ask, twin: Store) -> None:
         made = created(ask, APT)
         is_a(Removed, twin.perform(Remove(APT, made.incarnation), self.limit))
         is_a(Absent, ask(Extend(APT, {}, made.incarnation)))

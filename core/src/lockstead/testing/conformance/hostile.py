@@ -44,9 +44,7 @@ class HostileConformance(Suite):
         raise NotImplementedError("a class of this suite has a fixture `spoil` that damages a record")
 
     @pytest.mark.parametrize("name", [APT, MEMBER], ids=["lock", "member"])
-    def test_h24_a_record_that_cannot_be_read_is_isolated_shown_and_removed(
-        self, ask: Ask, spoil: Spoil, name: Name
-    ) -> None:
+    def test_h24_an_unreadable_record_is_isolated_and_removable(self, ask: Ask, spoil: Spoil, name: Name) -> None:
         created(ask, OTHER if name.space is Space.LOCK else Name("apt", Space.MEMBER, "1/y"))
         taken = 0
         for garbage in GARBAGE:

@@ -89,7 +89,7 @@ class LifeConformance(Suite):
         twin.close()
         require(same_state(shows(store.perform(Read(APT), self.limit)), made), "the record went with its handle")
 
-    def test_a_closed_store_is_unavailable_and_closing_again_is_nothing(self, store: Store, twin: Store) -> None:
+    def test_a_closed_store_is_unavailable_and_may_be_closed_again(self, store: Store, twin: Store) -> None:
         store.perform(Create(APT, {}), self.limit)
         store.close()
         store.close()

@@ -55,7 +55,7 @@ class NamesConformance(Suite):
             expected = {name for name in names if name.space is space}
             require(set(listed(ask, space)) == expected, f"the listing of {space.value} is not what stands there")
 
-    def test_a_listing_is_of_one_key_and_below_one_part_where_these_are_given(self, ask: Ask) -> None:
+    def test_a_listing_can_be_limited_to_a_key_and_part(self, ask: Ask) -> None:
         parts = ("7/a", "7/b", "77/a", "7", "8/a", "%37/a", "7_a")
         names = {Name(key, Space.MEMBER, part) for key in ("apt", "apt2", "ap_", "ap%") for part in parts}
         for name in names:

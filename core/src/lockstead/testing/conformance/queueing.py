@@ -20,9 +20,7 @@ class QueueConformance(Suite):
     A store with a queue must also implement `ShowsQueue`.
     """
 
-    def test_waiters_are_granted_in_the_order_of_the_queue_and_not_overtaken(
-        self, store: Store, twin: Store, ask: Ask
-    ) -> None:
+    def test_waiters_are_granted_in_queue_order(self, store: Store, twin: Store, ask: Ask) -> None:
         held = shows(ask(_create("holder")))
         with Place(store, "first", self.limit) as first, Place(twin, "second", self.limit) as second:
             ask(Remove(APT, held.incarnation))
@@ -89,7 +87,7 @@ class QueueConformance(Suite):
             require(second.is_free(), "the waiter behind one that left was not told that it is its turn")
             shows(twin.perform(_create("second"), self.limit))
 
-    def test_h18_a_place_that_is_left_at_once_is_not_taken_afterwards(self, store: Store, ask: Ask) -> None:
+    def test_h18_a_place_left_at_once_is_not_taken_afterwards(self, store: Store, ask: Ask) -> None:
         held = shows(ask(_create("holder")))
         queues = is_a(SupportsFifoQueue, store)  # type: ignore[type-abstract]
         for number in range(20):
@@ -118,9 +116,7 @@ class QueueConformance(Suite):
             shows(ask(_create("newcomer")))
             shows(ask(Read(APT)))
 
-    def test_a_renewal_or_replacement_without_a_waiter_passes_the_queue_and_keeps_it(
-        self, twin: Store, ask: Ask
-    ) -> None:
+    def test_writes_without_a_waiter_pass_the_queue_and_keep_it(self, twin: Store, ask: Ask) -> None:
         """A waiter blocks neither a renewal by the holder nor a break by an operator, and keeps its place."""
         held = shows(ask(_create("holder")))
         with Place(twin, "first", self.limit):
