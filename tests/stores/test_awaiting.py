@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
 import time
@@ -78,6 +79,25 @@ def test_a_task_that_is_cancelled_leaves_no_socket_watched(ends: tuple[socket.so
         loop = asyncio.get_running_loop()
         assert not loop.remove_reader(here.fileno())
         assert not loop.remove_writer(here.fileno())
+
+    asyncio.run(main())
+
+
+def test_h17_a_wait_that_ends_in_a_forked_child_goes_on_in_its_parent(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    async def main() -> None:
+        here, there = ends
+        waiting = awaiting.ready(here.fileno(), soon())
+        task = asyncio.create_task(waiting)
+        await asyncio.sleep(0)
+        child = os.fork()
+        if child == 0:
+            waiting.close()  # as the garbage collector does at the exit
+            os._exit(0)
+        os.waitpid(child, 0)  # noqa: ASYNC222 - the child ends at once
+        there.send(b"x")
+        await task
 
     asyncio.run(main())
 

@@ -6,6 +6,7 @@ Both modules define the same names, because the blocking store modules are gener
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -61,7 +62,7 @@ async def ready(descriptor: int, ends_at: float, reads: bool = True, writes: boo
 
     Raises TimeoutError at `ends_at` (monotonic clock). The task may be cancelled while it waits.
     """
-    loop = asyncio.get_running_loop()
+    loop, process = asyncio.get_running_loop(), os.getpid()
     done: asyncio.Future[bool] = loop.create_future()
     # watched only during the wait: once this socket is closed, its descriptor may be reused by another socket
     if reads:
@@ -74,7 +75,9 @@ async def ready(descriptor: int, ends_at: float, reads: bool = True, writes: boo
             raise TimeoutError
     finally:
         timer.cancel()
-        if not loop.is_closed():  # this coroutine may be garbage-collected after its loop was closed
+        # this coroutine may be garbage-collected after its loop was closed, or in a forked child, which shares the
+        # selector: removed there, the parent would not be woken any more
+        if not loop.is_closed() and os.getpid() == process:
             if reads:
                 loop.remove_reader(descriptor)
             if writes:
