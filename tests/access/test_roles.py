@@ -162,7 +162,7 @@ def test_a_reader_sees_everything_and_changes_nothing(roles: Roles) -> None:
         assert reader.history("shown") == []
 
 
-def test_an_operator_breaks_with_an_entry_and_a_contender_writes_no_history(roles: Roles) -> None:
+def test_only_an_operators_break_writes_an_audit_entry(roles: Roles) -> None:
     with roles.client("contender") as contender, roles.client("operator") as operator:
         contender.lock("broken", ttl=60).acquire(timeout=10)
         assert operator.lock("broken").break_lease(reason="it hangs", by="me", now=True) is not None
@@ -172,7 +172,7 @@ def test_an_operator_breaks_with_an_entry_and_a_contender_writes_no_history(role
         assert [entry.reason for entry in operator.history("broken")] == ["it hangs"]
 
 
-def test_a_contender_neither_forges_nor_removes_an_entry_of_the_history(roles: Roles) -> None:
+def test_a_contender_cannot_forge_or_remove_audit_entries(roles: Roles) -> None:
     contender, operator = roles.store("contender"), roles.store("operator")
     refusal(lambda: contender.perform(Create(ENTRY, {"v": "1", "by": "somebody else"}), LIMIT))
     made = is_a(Snapshot, operator.perform(Create(ENTRY, {"v": "1", "by": "me"}), LIMIT))

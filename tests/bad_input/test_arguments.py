@@ -106,7 +106,7 @@ def test_a_setting_that_is_none_is_named_with_those_there_are() -> None:
     ("name", "where"),
     [("timeout", "hold() or acquire()"), ("reclaim", "hold(), acquire() or try_acquire()"), ("interrupt", "hold()")],
 )
-def test_an_argument_of_the_call_that_is_given_to_the_lock_is_named_with_its_place(name: str, where: str) -> None:
+def test_a_misplaced_argument_is_named_with_its_place(name: str, where: str) -> None:
     told = re.escape(f"is not a setting of a lock: give it to {where}")
     with pytest.raises(TypeError, match=f"^'{name}' {told}"):
         lockstead.Lock("memory:#apt", **{name: 1})  # type: ignore[arg-type]  # wrong on purpose
@@ -259,7 +259,7 @@ def test_a_ticket_of_another_key_or_store_is_told_and_harms_nobody() -> None:
         assert lease.release() is True
 
 
-def test_h24_a_ticket_of_another_memory_that_counts_alike_closes_nobodys_lease() -> None:
+def test_h24_another_memory_stores_ticket_closes_no_lease() -> None:
     """Two memories count incarnations from 1 each: the ticket names exactly what somebody else holds over here."""
     with Client(MemoryStore(), listener=quiet) as there, Client(kept := store(), listener=quiet) as here:
         ticket = there.lock("apt").acquire().detach()
@@ -344,7 +344,7 @@ def test_a_sequencer_is_text(text: Any) -> None:
 
 
 @pytest.mark.parametrize("key", ["a\nb", "k" * 600])
-def test_a_sequencer_of_a_key_that_cannot_be_is_refused_as_that_key_is(key: str) -> None:
+def test_a_sequencer_with_an_invalid_key_is_refused(key: str) -> None:
     with pytest.raises(ValueError, match=re.escape("the key")):
         Sequencer.parse(f"7:exclusive:{key}")
 

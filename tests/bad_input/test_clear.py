@@ -31,7 +31,7 @@ ELSEWHERE: Final = {
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_a_password_goes_in_clear_to_another_machine_only_where_the_url_says_so(name: str) -> None:
+def test_a_clear_password_to_another_machine_needs_consent(name: str) -> None:
     url = ELSEWHERE[name].format(password=SECRET)
     with pytest.raises(StoreRefused, match=r"to db\.example\.org unencrypted; write .* or cleartext=true") as raised:
         urls.open_store(url)
@@ -155,7 +155,7 @@ def listening(answers: list[bytes]) -> Iterator[tuple[int, list[bytes]]]:
 ASKS_FOR_PASSWORD: Final = [b"N", b"R" + struct.pack("!ii", 8, 3)]
 
 
-def test_a_postgresql_that_asks_for_the_password_itself_gets_it_in_clear_on_this_machine_alone() -> None:
+def test_a_clear_password_is_sent_to_this_machine_only() -> None:
     with listening(ASKS_FOR_PASSWORD) as (port, said):
         # an address of this machine that is not known for one
         url = f"postgresql://me:{SECRET}@0.0.0.0:{port}/db?request_timeout=3&ttl=60#apt"
@@ -168,7 +168,7 @@ def test_a_postgresql_that_asks_for_the_password_itself_gets_it_in_clear_on_this
 
 
 @pytest.mark.parametrize("named_by", ["service", "PGSERVICE", "PGHOSTADDR"])
-def test_a_postgresql_that_the_environment_names_gets_no_password_in_clear_either(
+def test_a_server_named_by_the_environment_gets_no_clear_password(
     named_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with listening(ASKS_FOR_PASSWORD) as (port, said):

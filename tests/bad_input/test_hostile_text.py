@@ -47,7 +47,7 @@ def everything_said(held: Any) -> list[str]:
 
 @pytest.mark.parametrize("name", ["acquired_at", "expires_at", "alert_at", "expected", "auto_unlock_at"])
 @pytest.mark.parametrize("number", ["1795246030383", "1e300", "-1e300", str(EPOCH_MAX + 1), "-1"])
-def test_h24_a_number_for_people_that_no_calendar_has_fails_nobody_who_waits(name: str, number: str) -> None:
+def test_h24_an_impossible_date_fails_no_waiter(name: str, number: str) -> None:
     with client_with((Name("apt"), {**NOBODY, "expected": "60", "acquired_at": "1.7e9", name: number})) as client:
         lock = client.lock("apt", ttl=60, backoff_min=0.01, backoff_max=0.02)
         with pytest.raises(NotAcquired, match="'apt' is held by 'evil'"):
@@ -69,7 +69,7 @@ def test_h24_the_last_second_of_the_calendar_is_still_shown() -> None:
 
 
 @pytest.mark.parametrize(("name", "number"), [("ttl", "1e300"), ("ttl", "4e9"), ("lock_delay", "61")])
-def test_h24_a_record_that_would_block_for_ever_is_damaged_and_can_be_removed(name: str, number: str) -> None:
+def test_h24_a_record_that_would_block_forever_can_be_removed(name: str, number: str) -> None:
     with client_with((Name("apt"), {**NOBODY, name: number})) as client:
         lock = client.lock("apt", ttl=60)
         with pytest.raises(lockstead.StoreRefused, match=f"is damaged: {name} is .*break it with now=True"):
@@ -78,7 +78,7 @@ def test_h24_a_record_that_would_block_for_ever_is_damaged_and_can_be_removed(na
         lock.acquire(timeout=1).release()
 
 
-def test_h24_a_record_larger_than_any_of_ours_is_damaged_and_can_be_removed() -> None:
+def test_h24_an_oversized_record_is_damaged_and_can_be_removed() -> None:
     with client_with((Name("apt"), {**NOBODY, "x": "y" * 70_000})) as client:
         lock = client.lock("apt", ttl=60)
         with pytest.raises(lockstead.StoreRefused, match="larger than 64 KiB; break it with now=True"):
@@ -88,7 +88,7 @@ def test_h24_a_record_larger_than_any_of_ours_is_damaged_and_can_be_removed() ->
         lock.acquire(timeout=1).release()
 
 
-def test_h24_more_members_than_processes_make_are_refused_and_the_lease_can_be_broken() -> None:
+def test_h24_too_many_members_are_refused_and_can_be_broken() -> None:
     with client_with() as client:
         lock = client.lock("apt", ttl=60)
         lease = lock.acquire(timeout=1)
@@ -108,7 +108,7 @@ def test_h24_more_members_than_processes_make_are_refused_and_the_lease_can_be_b
         lock.acquire(timeout=1).release()
 
 
-def test_text_of_a_record_is_cleaned_once_before_anything_is_made_of_it() -> None:
+def test_a_records_text_is_cleaned_once_before_use() -> None:
     fields = dict.fromkeys(("identity", "owner", "purpose", "progress", "where", "host", "backtrace"), HOSTILE)
     fields |= {"labels": json.dumps({HOSTILE: HOSTILE}), "revoked": json.dumps({"by": HOSTILE, "reason": HOSTILE})}
     with client_with((Name("apt"), {**NOBODY, **fields}), (Name("k\x1b[31m\nevil"), NOBODY)) as client:
@@ -126,7 +126,7 @@ def test_text_of_a_record_is_cleaned_once_before_anything_is_made_of_it() -> Non
         assert not set(str(refused.value)) & set(OBEYED)
 
 
-def test_what_is_cleaned_stays_as_it_is_and_what_is_plain_is_not_touched() -> None:
+def test_cleaning_is_idempotent_and_keeps_plain_text() -> None:
     plain = "grün 日本 👩\u200d💻 e\u0301 <a&b> \\x1b"
     assert clean(plain) == plain
     assert clean(clean(HOSTILE)) == clean(HOSTILE)

@@ -44,7 +44,7 @@ def test_a_section_is_finished_and_its_release_is_told_to_have_failed(
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_the_shell_says_that_the_lock_was_not_given_back_and_ends_as_its_command_did(world: World) -> None:
+def test_the_shell_reports_a_failed_release_and_keeps_the_code(world: World) -> None:
     world.bucket(retentionPolicy={"retentionPeriod": "3600"})
     code, out, err = world.run(f"{world.gs}#apt", "--no-ticket")
     assert (code, out) == (0, "ran\n")

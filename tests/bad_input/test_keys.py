@@ -51,7 +51,7 @@ def url(request: pytest.FixtureRequest, world: World) -> Iterator[str]:
         yield world.file() if request.param == "sqlite" else f"memory:{world.slug}"
 
 
-def test_h23_keys_that_look_reserved_are_held_side_by_side_and_collide_with_nothing(url: str) -> None:
+def test_h23_keys_that_look_reserved_do_not_collide(url: str) -> None:
     with lockstead.connect(url, listener=quiet) as client:
         theirs = {one.key for one in client.list()}
         # somebody has a member, a token and an audit entry, which all have names of the store's own

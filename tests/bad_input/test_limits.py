@@ -271,9 +271,7 @@ def settings() -> dict[str, float]:
 # kazoo leaves the socket of a handshake that failed to the collector of cycles
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("store", "way", "greets"), MEETINGS)
-def test_h22_acquire_ends_in_time_and_in_bounded_memory_whatever_a_server_does(
-    store: str, way: str, greets: bool, holding: Stalling
-) -> None:
+def test_h22_acquire_is_bounded_whatever_a_server_does(store: str, way: str, greets: bool, holding: Stalling) -> None:
     with lockstead.connect(STORES[store].format(port=holding.port)) as client:
         lock = client.lock("apt", **settings())  # type: ignore[arg-type]
         began_at = time.monotonic()
@@ -290,7 +288,7 @@ AWAITING: Final = [one for one in MEETINGS if one.values[0] in ("gs", "redis", "
 
 
 @pytest.mark.parametrize(("store", "way", "greets"), AWAITING)
-def test_h22_an_awaiting_request_ends_in_time_and_in_bounded_memory_whatever_a_server_does(
+def test_h22_an_awaiting_request_is_bounded_whatever_a_server_does(
     store: str, way: str, greets: bool, holding: Stalling
 ) -> None:
     for library in ("anyio", "httpcore", "redis.asyncio"):

@@ -96,7 +96,7 @@ def test_a_local_disk_is_taken(mountinfo: str, folder: str, kind: str | None) ->
     check_file_system(Path(folder, "locks.db"), kind)
 
 
-def test_a_volume_that_a_container_shares_with_other_machines_is_refused() -> None:
+def test_a_volume_shared_with_other_machines_is_refused() -> None:
     with pytest.raises(StoreRefused):
         check_file_system(Path("/shared/locks.db"), file_system_of(Path("/shared/team"), mounts_in(CONTAINER)))
 

@@ -88,9 +88,7 @@ def test_h24_every_call_refuses_it_and_leaves_it_byte_for_byte(world: World, kin
 
 
 @pytest.mark.parametrize(("kind", "where"), EVERYWHERE)
-def test_h24_only_a_damaged_one_of_ours_can_be_removed_and_only_by_an_operator(
-    world: World, kind: str, where: str
-) -> None:
+def test_h24_only_an_operator_removes_a_damaged_record(world: World, kind: str, where: str) -> None:
     url = opened(world, where)
     untouched = world.kept()
     world.record(url, KINDS[kind])
@@ -127,9 +125,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize("row", ROWS, ids=range(len(ROWS)))
-def test_h24_a_row_that_another_program_wrote_into_is_refused_until_an_operator_removes_it(
-    world: World, row: str
-) -> None:
+def test_h24_a_row_changed_by_another_program_must_be_removed(world: World, row: str) -> None:
     url = world.file()
     world.record(url, {"v": "1", "identity": "x/1", "owner": OWNER, "ttl": "60"})
     changed(world, f"UPDATE record SET {row} WHERE key = 'apt'")
@@ -184,7 +180,7 @@ odd = st.one_of(
 
 @pytest.mark.parametrize("where", ["token", "pid", "ttl", "lock_delay", "expires_at", "v"])
 @pytest.mark.parametrize("digits", ["\u00b2", "\u0667", "9" * 5000, "1_0", "0x7", "+-7"])
-def test_h24_what_only_looks_like_a_number_is_damage_and_no_other_error(where: str, digits: str) -> None:
+def test_h24_text_that_looks_like_a_number_is_damage(where: str, digits: str) -> None:
     if digits == "9" * 5000 and where == "v":
         digits = "9"
     with pytest.raises(StoreRefused, match=r"the record of 'apt'"):
@@ -193,7 +189,7 @@ def test_h24_what_only_looks_like_a_number_is_damage_and_no_other_error(where: s
 
 @given(where=st.sampled_from([*SOUND, "closing", "revoked", "tombstone", "expected", "alert_at"]), text=odd)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_h24_whatever_stands_in_one_field_a_fresh_record_is_never_taken_for_free(where: str, text: str) -> None:
+def test_h24_no_single_field_makes_a_fresh_record_free(where: str, text: str) -> None:
     fields = {**SOUND, where: text}
     with suppress(StoreRefused):
         read = decode(Name("apt"), fields)

@@ -120,7 +120,7 @@ def test_h22_another_server_behind_the_port_is_told_in_one_line(
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", PLAIN)
-def test_the_shell_and_the_awaiting_side_say_the_same_of_a_server_that_is_not_there(
+def test_shell_and_awaiting_side_report_a_missing_server_alike(
     name: str, ports: dict[str, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = asked(PLAIN[name].format(who=WHO, port=ports["nobody"]), 2.0)
@@ -176,9 +176,7 @@ NONSENSE: Final = [
 
 
 @pytest.mark.parametrize("url", NONSENSE)
-def test_h22_a_url_that_cannot_be_one_is_a_value_error_that_repeats_no_password(
-    url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_h22_an_invalid_url_is_a_value_error_without_its_password(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError) as raised:
         lockstead.Lock(asked(url)).try_acquire()
     said = "".join(traceback.format_exception(raised.value, limit=0))
@@ -199,7 +197,7 @@ def test_a_key_that_is_too_long_is_told_before_any_server_is_asked(name: str) ->
 
 
 @pytest.mark.parametrize("url", [*PLAIN.values(), *SECURE.values()])
-def test_h22_what_is_printed_of_a_url_has_no_credentials_and_is_printed_the_same_again(url: str) -> None:
+def test_h22_a_printed_url_has_no_credentials_and_prints_alike(url: str) -> None:
     shown = printable(url.format(who=WHO, port=4711))
     assert SECRET not in shown
     assert "me" not in shown.partition("://")[2].partition("/")[0]

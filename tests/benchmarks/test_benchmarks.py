@@ -96,7 +96,7 @@ def test_the_prices_in_the_documentation_are_those_worked_out() -> None:
         assert row in page
 
 
-def test_several_are_measured_in_turn_and_another_one_begins_each_round() -> None:
+def test_several_are_measured_in_rotating_turns() -> None:
     calls: list[str] = []
     kinds = ("a", "b", "c")
     taken = networked.in_turn({kind: partial(calls.append, kind) for kind in kinds}, rounds=3, times=1)
@@ -104,7 +104,7 @@ def test_several_are_measured_in_turn_and_another_one_begins_each_round() -> Non
     assert [list(taken[kind]) for kind in kinds] == [[0, 1, 2]] * 3
 
 
-def test_a_slow_peer_is_compared_with_the_rounds_in_which_it_took_part() -> None:
+def test_a_slow_peer_is_compared_by_its_own_rounds() -> None:
     taken = {"lockstead": {0: 1.0, 1: 50.0, 2: 60.0, 5: 2.0}, "slow": {0: 2.0, 5: 4.0}}
     goal = networked.Goal("slow", 0.5)
     (row,) = networked._beside("a", taken, ["slow"], [goal], "ms", {})

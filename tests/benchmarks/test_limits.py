@@ -18,7 +18,7 @@ def noted(what: str, at: float, *, who: int = 1, place: str = "a", left: int = 1
     return {"what": what, "at": at, "who": who, "place": place, "left": left}
 
 
-def test_a_stay_is_read_from_what_was_noted_and_its_wait_from_the_first_time_that_it_asked():
+def test_waits_are_computed_from_the_first_request():
     lines = [
         noted("asks", 1.0),
         noted("enters", 1.1),
@@ -45,17 +45,17 @@ def test_a_hand_over_counts_only_where_the_next_one_was_waiting():
 
 
 @pytest.mark.parametrize("ended", [None, 1.5])
-def test_two_in_a_section_at_once_make_the_whole_measurement_worthless(ended: float | None):
+def test_an_overlap_in_a_section_fails_the_measurement(ended: float | None):
     with pytest.raises(RuntimeError, match="overlap"):
         hand_overs([Stay(1, 0.0, 0.0, ended), Stay(2, 0.5, 1.25, 2.0)])
 
 
-def test_the_ratio_of_rounds_is_that_of_the_medians_and_its_spread_that_of_the_rounds():
+def test_the_ratio_is_of_medians_and_its_spread_of_rounds():
     pair = by_rounds([[1.0, 1.0, 9.0], [2.0, 2.0, 2.0]], [[10.0, 10.0, 90.0], [10.0, 10.0, 10.0]])
     assert (pair.ours, pair.theirs, pair.ratio, pair.low, pair.high) == (2.0, 10.0, 0.2, 0.1, 0.2)
 
 
-def test_a_section_has_recovered_when_it_is_entered_for_the_second_time():
+def test_a_section_has_recovered_when_it_is_entered_again():
     lines = [noted("enters", 1.0), noted("enters", 2.0, place="b"), noted("asks", 3.0), noted("enters", 62.0)]
     assert recoveries(lines, ["a", "b"], since=5.0) == [57.0, None]
 

@@ -15,7 +15,7 @@ def noted(at: float, who: int) -> dict[str, Any]:
     return {"at": at, "who": who}
 
 
-def test_stays_are_read_in_the_order_of_entering_and_all_had_been_waiting():
+def test_stays_are_read_in_order_of_entering():
     found = stays([noted(2.5, 2), noted(1.0, 1)], [noted(2.0, 1)])
     assert found == [Stay(1, 0.0, 1.0, 2.0), Stay(2, 0.0, 2.5, None)]
     assert hand_overs(found) == [0.5]

@@ -90,7 +90,7 @@ def test_each_run_shows_what_became_of_it() -> None:
     assert "version 2: airflow, cleared away 1" in line(lines, "airflow", "apt")
 
 
-def test_the_bar_grows_with_the_phases_and_is_full_when_it_is_published() -> None:
+def test_the_progress_bar_is_full_when_published() -> None:
     rows = Rows()
     drawn = [bar(rows.take(event)).plain for event in COURSE if event.run == "prefect"]
     assert drawn[:4] == ["········"] * 3 + ["▶·······"]
@@ -109,7 +109,7 @@ def plain(course: Course, console: Console) -> str:
     return console.file.getvalue()
 
 
-def test_plain_lines_say_who_holds_who_waits_for_whom_and_what_was_done() -> None:
+def test_plain_lines_show_holders_waiters_and_events() -> None:
     said = plain(Course(), Console(file=io.StringIO(), width=100))
     for words in (
         f"prefect   apt  holds, token {TOKEN}",

@@ -60,7 +60,7 @@ def test_a_loss_that_is_told_twice_is_entered_once() -> None:
     assert len(course.of(EventKind.REFUSED, "apt")) == 2
 
 
-def test_a_wait_that_is_told_too_late_does_not_undo_that_the_lock_is_held() -> None:
+def test_a_late_wait_event_does_not_undo_the_acquisition() -> None:
     course = played(("a", EventKind.HOLDS, 1), ("a", EventKind.PHASE), ("a", EventKind.WAITING))
     assert waits(course) == []
     assert course.holder("apt") == "a"

@@ -14,7 +14,7 @@ NAMES = ("airflow", "prefect", "dagster")
 
 
 @given(st.integers())
-def test_a_seed_names_two_who_are_not_the_same_and_a_moment_under_the_lock_for_each(seed: int) -> None:
+def test_a_seed_chooses_two_different_victims_and_moments(seed: int) -> None:
     drawn = Faults.of(seed, NAMES)
     assert drawn == Faults.of(seed, NAMES)
     assert {drawn.killed, drawn.paused} < set(NAMES)
@@ -36,7 +36,7 @@ def test_every_moment_is_drawn_for_some_seed() -> None:
     assert len({one.paused_at for one in drawn}) == 2 * len(PAUSED_BEFORE)
 
 
-def test_the_moments_are_after_a_number_was_claimed_and_before_readers_are_sent_to_it() -> None:
+def test_the_moments_are_between_claim_and_commit() -> None:
     """Then there is half a version to clear away, and nothing is published yet."""
     first, last = PHASES.index("claim") + 1, PHASES.index("commit")
     assert {PHASES.index(phase) for phase in KILLED_BEFORE + PAUSED_BEFORE} <= set(range(first, last + 1))

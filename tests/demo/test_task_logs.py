@@ -16,9 +16,7 @@ GONE = STOPPED.replace(f"{WHY}; the body was stopped", f"it was gone before this
 
 
 @pytest.mark.parametrize(("failure", "why"), [(STOPPED, WHY), (GONE, None)], ids=["at-work", "before-it-began"])
-def test_a_body_that_lost_its_lease_is_heard_of_though_it_reported_nothing(
-    failure: str, why: str | None, tmp_path: Path
-) -> None:
+def test_a_lost_lease_is_reported_even_without_an_event(failure: str, why: str | None, tmp_path: Path) -> None:
     log = tmp_path / "dag_id=d" / "run_id=airflow" / "task_id=yum.commit" / "attempt=1.log"
     log.parent.mkdir(parents=True)
     caused = [{"exc_type": "LeaseLost", "exc_value": failure}, {"exc_type": "LeaseLost", "exc_value": WHY}]

@@ -34,7 +34,7 @@ def admitted(bucket: storage.Bucket, token: int) -> GcsFenceStore:
     return floor
 
 
-def test_h17_a_holder_that_was_superseded_cannot_write_even_if_it_was_admitted_before(bucket: storage.Bucket) -> None:
+def test_h17_a_superseded_holder_cannot_write_again(bucket: storage.Bucket) -> None:
     early = admitted(bucket, 7)
     early.rewrite("one", "text/plain")
     late = admitted(bucket, 9)
@@ -46,7 +46,7 @@ def test_h17_a_holder_that_was_superseded_cannot_write_even_if_it_was_admitted_b
     assert bucket.blob("index").download_as_bytes() == b"three"
 
 
-def test_the_later_holder_needs_to_write_nothing_to_stop_the_earlier_one(bucket: storage.Bucket) -> None:
+def test_a_later_holder_stops_the_earlier_one_without_writing(bucket: storage.Bucket) -> None:
     early = admitted(bucket, 7)
     admitted(bucket, 9)
     with pytest.raises(LeaseLost):
@@ -54,7 +54,7 @@ def test_the_later_holder_needs_to_write_nothing_to_stop_the_earlier_one(bucket:
     assert bucket.blob("index").download_as_bytes() == b""
 
 
-def test_who_holds_may_rewrite_again_and_again_and_its_siblings_are_admitted(bucket: storage.Bucket) -> None:
+def test_a_holder_may_rewrite_and_its_siblings_are_admitted(bucket: storage.Bucket) -> None:
     floor = admitted(bucket, 7)
     for text in ("one", "two", "three"):
         floor.rewrite(text)
@@ -63,7 +63,7 @@ def test_who_holds_may_rewrite_again_and_again_and_its_siblings_are_admitted(buc
     assert bucket.blob("index").download_as_bytes() == b"four"
 
 
-def test_a_rewrite_keeps_the_metadata_and_what_the_blob_says_of_its_content(bucket: storage.Bucket) -> None:
+def test_a_rewrite_keeps_metadata_and_content_headers(bucket: storage.Bucket) -> None:
     blob = bucket.blob("index")
     blob.metadata = {"team": "web"}
     blob.upload_from_string("{}", content_type="application/json")
@@ -131,9 +131,7 @@ def test_a_lost_answer_to_an_admission_is_settled_by_looking(server: GcsServer, 
         admitted(bucket, 8)
 
 
-def test_a_lost_answer_to_a_write_is_an_unknown_outcome_and_is_not_sent_again(
-    server: GcsServer, bucket: storage.Bucket
-) -> None:
+def test_a_write_without_an_answer_is_unknown_and_not_repeated(server: GcsServer, bucket: storage.Bucket) -> None:
     floor = admitted(bucket, 7)
     sent = server.requests.count("insert")
     server.faults.inject("lose_answer", kind="insert", times=1)

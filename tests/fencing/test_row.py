@@ -32,7 +32,7 @@ def amount(data: sqlite3.Connection) -> int:
     return int(data.execute("SELECT amount FROM totals").fetchone()[0])
 
 
-def test_h17_a_superseded_token_is_refused_and_what_it_wrote_goes_with_the_rollback(data: sqlite3.Connection) -> None:
+def test_h17_a_superseded_token_is_refused_and_rolled_back(data: sqlite3.Connection) -> None:
     guard = FenceGuard(SqlFenceStore(data))
     with data:
         guard.admit(Sequencer("sum", 7))
@@ -69,7 +69,7 @@ def test_tokens_are_as_long_as_the_stores_count_them(data: sqlite3.Connection) -
     assert floor.advance("sum", 7) == 2**62
 
 
-def test_a_connection_that_commits_each_statement_by_itself_is_refused(path: Path, data: sqlite3.Connection) -> None:
+def test_an_autocommit_connection_is_refused(path: Path, data: sqlite3.Connection) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as loose:
         with pytest.raises(ValueError, match="begin a transaction"):
             FenceGuard(SqlFenceStore(loose)).admit(Sequencer("sum", 3))
@@ -97,9 +97,7 @@ def test_what_is_no_connection_is_told_so() -> None:
         SqlFenceStore(Session())  # type: ignore[arg-type] # the mistake that is meant
 
 
-def test_a_later_holder_waits_for_the_commit_and_an_earlier_one_finds_its_token(
-    path: Path, data: sqlite3.Connection
-) -> None:
+def test_a_later_holder_waits_for_the_commit(path: Path, data: sqlite3.Connection) -> None:
     earlier = sqlite3.connect(path, timeout=60, check_same_thread=False)
     told: list[str] = []
     guard = FenceGuard(SqlFenceStore(data))

@@ -65,7 +65,7 @@ def amount(data: psycopg.Connection[Any]) -> int:
     return int(row[0])
 
 
-def test_h17_a_superseded_token_is_refused_and_what_it_wrote_goes_with_the_rollback(
+def test_h17_a_superseded_token_is_refused_and_rolled_back(
     data: psycopg.Connection[Any],
 ) -> None:
     guard = FenceGuard(SqlFenceStore(data))
@@ -87,9 +87,7 @@ def test_a_rollback_takes_the_admission_back(data: psycopg.Connection[Any]) -> N
     data.commit()
 
 
-def test_a_connection_that_commits_each_statement_by_itself_is_refused(
-    server: PostgresServer, data: psycopg.Connection[Any]
-) -> None:
+def test_an_autocommit_connection_is_refused(server: PostgresServer, data: psycopg.Connection[Any]) -> None:
     with psycopg.connect(server.url(), autocommit=True) as loose:
         with pytest.raises(ValueError, match="begin a transaction"):
             FenceGuard(SqlFenceStore(loose)).admit(Sequencer("sum", 3))
@@ -97,9 +95,7 @@ def test_a_connection_that_commits_each_statement_by_itself_is_refused(
             FenceGuard(SqlFenceStore(loose)).admit(Sequencer("sum", 3))
 
 
-def test_a_later_holder_waits_for_the_commit_and_an_earlier_one_finds_its_token(
-    server: PostgresServer, data: psycopg.Connection[Any]
-) -> None:
+def test_a_later_holder_waits_for_the_commit(server: PostgresServer, data: psycopg.Connection[Any]) -> None:
     told: list[str] = []
     FenceGuard(SqlFenceStore(data)).admit(Sequencer("sum", 9))  # the transaction is open
 
@@ -123,7 +119,7 @@ def test_a_later_holder_waits_for_the_commit_and_an_earlier_one_finds_its_token(
     assert amount(data) == 9
 
 
-def test_h06_the_late_transaction_of_a_holder_that_was_stopped_is_refused(
+def test_h06_a_stopped_holders_late_transaction_is_refused(
     server: PostgresServer, data: psycopg.Connection[Any]
 ) -> None:
     old = subprocess.Popen(

@@ -35,7 +35,7 @@ def place_recorded(server: GcsServer, clock: ManualClock, name: str, which: str 
 
 
 @pytest.mark.parametrize(("name", "which"), [("gdlock", "object"), ("ruby", "object"), ("ruby", "refreshed")])
-def test_a_lock_that_says_when_it_ends_is_held_until_the_stores_date_is_past_that_by_the_allowance(
+def test_a_foreign_lock_is_held_until_its_expiry_plus_the_margin(
     server: GcsServer, clock: ManualClock, client: lockstead.Client, name: str, which: str
 ) -> None:
     theirs = place_recorded(server, clock, name, which)["metadata"]
@@ -139,7 +139,7 @@ def test_what_it_says_in_words_of_its_own_is_shown_as_it_stands(
 
 
 @pytest.mark.parametrize(("name", "change"), [("ruby", "PATCH"), ("gdlock", "DELETE")])
-def test_breaking_one_tells_it_by_the_metageneration_and_keeps_what_it_wrote(
+def test_breaking_a_foreign_object_keeps_its_content(
     server: GcsServer, clock: ManualClock, client: lockstead.Client, name: str, change: str
 ) -> None:
     """Its next refresh or release, which names the metageneration alone, is refused: it was told, in its own way."""
@@ -174,7 +174,7 @@ def test_breaking_one_now_removes_it_and_leaves_an_entry(
     assert (entry.key, entry.by, entry.what) == ("apt", "operator", "removed")
 
 
-def test_h24_a_time_that_cannot_be_read_is_refused_and_not_taken_for_zero(
+def test_h24_an_unreadable_time_is_refused_and_not_zero(
     server: GcsServer, clock: ManualClock, client: lockstead.Client
 ) -> None:
     """Both parsers of the others make 0 of it, and 0 is long past."""

@@ -56,7 +56,7 @@ def at_its_state(server: GcsServer, exchange: Exchange, **changed: object) -> ht
 
 
 @pytest.mark.parametrize("late", LATE_RELEASES)
-def test_h02_is_void_their_late_release_names_the_metageneration_alone_and_removes_ours(
+def test_h02_is_void_their_late_release_removes_our_record(
     server: GcsServer, client: lockstead.Client, late: Exchange
 ) -> None:
     lease = held(client)
@@ -64,9 +64,7 @@ def test_h02_is_void_their_late_release_names_the_metageneration_alone_and_remov
     assert reason(lease) is lockstead.LossReason.GONE
 
 
-def test_h02_is_void_their_late_refresh_changes_ours_but_takes_nothing(
-    server: GcsServer, client: lockstead.Client
-) -> None:
+def test_h02_is_void_their_late_refresh_changes_our_record(server: GcsServer, client: lockstead.Client) -> None:
     lease = client.lock("apt", owner="ours").acquire(timeout=10)
     late = asked(RUBY["life"], "PATCH")
     assert at_its_state(server, late).status_code == 200
@@ -95,7 +93,7 @@ def test_h02_holds_where_we_are_late_ours_name_the_generation(server: GcsServer,
     store.close()
 
 
-def test_h11_holds_where_they_refresh_between_our_look_and_our_take_over(
+def test_h11_their_refresh_before_our_takeover_is_respected(
     server: GcsServer, clock: ManualClock, client: lockstead.Client
 ) -> None:
     store = url.open_store(f"gs://{BUCKET}/locks")
@@ -110,9 +108,7 @@ def test_h11_holds_where_they_refresh_between_our_look_and_our_take_over(
     store.close()
 
 
-def test_h07_is_void_a_contender_whose_clock_is_ahead_takes_what_we_hold(
-    server: GcsServer, client: lockstead.Client
-) -> None:
+def test_h07_is_void_a_contender_with_a_fast_clock_takes_ours(server: GcsServer, client: lockstead.Client) -> None:
     lease = held(client)
     seen = look(server)
     ahead = time.time() + 3600
@@ -125,7 +121,7 @@ def test_h07_is_void_a_contender_whose_clock_is_ahead_takes_what_we_hold(
     assert look(server)["metadata"]["identity"] == "recorder-2/thr-7"
 
 
-def test_their_second_take_over_on_one_stale_sight_removes_who_came_first(
+def test_their_stale_second_takeover_removes_the_first(
     server: GcsServer, clock: ManualClock, client: lockstead.Client
 ) -> None:
     """Two waiters see one stale lock at metageneration 1. We take it over; their delete still fits."""

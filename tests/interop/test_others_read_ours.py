@@ -20,7 +20,7 @@ READERS = pytest.mark.parametrize("read", [go_reads, ruby_reads])
 
 
 @given(st.floats(min_value=0.0, max_value=4e9))
-def test_an_instant_of_ours_is_plain_digits_that_both_parsers_read_to_the_millisecond(instant: float) -> None:
+def test_our_instants_are_read_by_both_parsers_to_the_millisecond(instant: float) -> None:
     text = number(instant)
     assert re.fullmatch(r"\d+(\.\d{1,6})?", text)
     assert go_reads(text) == pytest.approx(instant, abs=0.0011)

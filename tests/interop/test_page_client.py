@@ -40,7 +40,7 @@ def page(server: GcsServer) -> Iterator[PageClient]:
     opened.close()
 
 
-def test_no_increment_is_lost_between_a_client_of_the_page_and_lockstead(server: GcsServer) -> None:
+def test_no_increment_is_lost_beside_the_pages_client(server: GcsServer) -> None:
     counter = [0]
     failures: list[BaseException] = []
 

@@ -55,9 +55,7 @@ def test_h30_what_an_earlier_version_holds_is_held_and_shown(client: lockstead.C
 
 
 @pytest.mark.usefixtures("tickets")
-def test_h30_what_an_earlier_version_left_is_taken_over_when_its_time_is_up(
-    clock: ManualClock, client: lockstead.Client
-) -> None:
+def test_h30_an_earlier_versions_expired_record_is_taken_over(clock: ManualClock, client: lockstead.Client) -> None:
     clock.advance(300 * 1.01 + 2)
     assert all(client.lock(key).try_acquire() is None for key in KEYS)
     clock.advance(5 + 2)  # the recorded lock-delay, and the resolution of Date
@@ -67,7 +65,7 @@ def test_h30_what_an_earlier_version_left_is_taken_over_when_its_time_is_up(
             assert lease.previous_lease.ending is (LeaseOutcome.REVOKED if key == "revoked" else LeaseOutcome.EXPIRED)
 
 
-def test_h17_h30_a_lease_of_an_earlier_version_is_carried_on_with_and_its_token_is_shared(
+def test_h17_h30_a_lease_of_an_earlier_version_keeps_its_token(
     server: GcsServer, client: lockstead.Client, tickets: dict[str, LeaseTicket]
 ) -> None:
     with client.lock("full").attach(tickets["full"]) as lease:
@@ -88,9 +86,7 @@ def test_h27_h30_members_of_an_earlier_version_are_waited_for(
 
 
 @pytest.mark.usefixtures("tickets")
-def test_h30_what_this_version_writes_has_every_field_that_the_earlier_one_reads(
-    server: GcsServer, client: lockstead.Client
-) -> None:
+def test_h30_this_version_writes_all_fields_the_earlier_one_reads(server: GcsServer, client: lockstead.Client) -> None:
     lock = client.lock("plain2", ttl=300, owner="recorder:plain")
     with lock.acquire(timeout=10):
         plain = EARLIER["objects"]["locks/plain"]["metadata"]

@@ -162,7 +162,7 @@ REFUSED: dict[str, Asks] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_h24_h30_a_newer_major_is_refused_and_not_touched_however_old_it_looks(place: Place, what: str) -> None:
+def test_h24_h30_a_newer_major_version_is_refused_and_unchanged(place: Place, what: str) -> None:
     before = place.put(NEWER)
     if what in ("try_acquire", "acquire", "foreign_ttl", "reclaim"):
         place.elapse()  # its time would be up, did it mean what it means to us
@@ -173,7 +173,7 @@ def test_h24_h30_a_newer_major_is_refused_and_not_touched_however_old_it_looks(p
     assert place.names(Space.MEMBER) == []
 
 
-def test_h30_a_newer_major_is_listed_by_name_with_what_to_do_and_hides_nothing(place: Place) -> None:
+def test_h30_a_newer_major_version_is_listed_with_advice(place: Place) -> None:
     place.put(NEWER)
     place.put(MINIMAL, key="yum")
     newer, known = place.client.list()

@@ -28,9 +28,7 @@ told(token)
 """
 
 
-def test_h27_fifty_one_second_members_sixteen_at_a_time_lose_nothing_and_do_not_write_the_lock(
-    shared_url: str, request: pytest.FixtureRequest
-) -> None:
+def test_h27_fifty_short_members_do_not_write_the_lock_record(shared_url: str, request: pytest.FixtureRequest) -> None:
     server: GcsServer | None = request.getfixturevalue("gcs") if shared_url.startswith("gs:") else None
     if server is not None:
         server.faults.one_mutation_per_second = True
@@ -74,7 +72,7 @@ with lockstead.Lock(URL + "#apt").attach(os.environ["TICKET"]) as member:
 """
 
 
-def test_h17_sixteen_members_that_draw_the_first_token_at_once_share_one(gcs: GcsServer, tmp_path: Path) -> None:
+def test_h17_sixteen_members_that_draw_at_once_share_one_token(gcs: GcsServer, tmp_path: Path) -> None:
     gcs.faults.one_mutation_per_second = True
     go = tmp_path / "go"
     with lockstead.connect("gs://b/locks") as client:

@@ -53,9 +53,7 @@ async def settled(client: AsyncClient, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_h15_a_thousand_tasks_read_like_one_and_come_in_one_after_another(
-    gcs: GcsServer, holder: lockstead.Lease
-) -> None:
+def test_h15_a_thousand_tasks_read_like_one_and_all_acquire(gcs: GcsServer, holder: lockstead.Lease) -> None:
     order: list[int] = []
     inside: list[int] = []
 
@@ -88,9 +86,7 @@ def test_h15_a_thousand_tasks_read_like_one_and_come_in_one_after_another(
 
 
 @pytest.mark.slow
-def test_h15_two_hundred_threads_read_like_one_and_come_in_one_after_another(
-    gcs: GcsServer, holder: lockstead.Lease
-) -> None:
+def test_h15_two_hundred_threads_read_like_one_and_all_acquire(gcs: GcsServer, holder: lockstead.Lease) -> None:
     order: list[int] = []
     inside: list[int] = []
     with lockstead.connect("gs://b/locks", listener=quiet) as client:
@@ -119,9 +115,7 @@ def test_h15_two_hundred_threads_read_like_one_and_come_in_one_after_another(
     assert "locks/apt" not in gcs.objects("b")
 
 
-def test_h15_h18_waiters_that_are_cancelled_ask_nothing_and_leave_nothing(
-    gcs: GcsServer, holder: lockstead.Lease
-) -> None:
+def test_h15_h18_cancelled_waiters_send_and_leave_nothing(gcs: GcsServer, holder: lockstead.Lease) -> None:
     async def use() -> None:
         async with await lockstead.connect_async("gs://b/locks", listener=quiet) as client:
             lock = client.lock("apt", **SETTINGS)
@@ -146,9 +140,7 @@ def test_h15_h18_waiters_that_are_cancelled_ask_nothing_and_leave_nothing(
     asyncio.run(use())
 
 
-def test_h15_waiters_that_run_out_of_time_together_do_not_all_ask_once_more(
-    gcs: GcsServer, holder: lockstead.Lease
-) -> None:
+def test_h15_waiters_out_of_time_together_do_not_all_try_again(gcs: GcsServer, holder: lockstead.Lease) -> None:
     async def use() -> list[object]:
         async with await lockstead.connect_async("gs://b/locks", listener=quiet) as client:
             lock = client.lock("apt", **SETTINGS)
@@ -203,7 +195,7 @@ with open(os.path.join(os.environ["NOTES"], str(number)), "w") as notes:
 """
 
 
-def test_h15_eight_processes_look_at_random_intervals_and_write_only_what_is_free(
+def test_h15_eight_processes_poll_at_random_and_write_if_free(
     gcs: GcsServer, holder: lockstead.Lease, tmp_path: Path
 ) -> None:
     with crowd(WAITER, "gs://b/locks", PROCESSES, PROCESSES, NOTES=str(tmp_path)) as waiters:

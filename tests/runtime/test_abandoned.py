@@ -28,7 +28,7 @@ def abandoned(store: FifoStore) -> tuple[AsyncClient, weakref.ref[Any]]:
     return client, weakref.ref(waits)
 
 
-def test_h18_a_waiter_whose_loop_was_closed_leaves_the_queue_when_it_is_its_turn() -> None:
+def test_h18_a_waiter_of_a_closed_loop_leaves_the_queue() -> None:
     store = FifoStore()
     held = store.perform(Create(APT, {"v": "1", "identity": "other", "ttl": "600"}), 1.0)
     assert isinstance(held, Snapshot)

@@ -65,7 +65,7 @@ def odd() -> None:
     raise Odd
 
 
-def test_a_call_that_nobody_awaits_is_not_begun_and_one_that_ends_then_has_come_late() -> None:
+def test_a_call_whose_await_ended_is_skipped_or_reported_late() -> None:
     async def work() -> None:
         threads, done, faults = Threads(), list[str](), list[object]()
         asyncio.get_running_loop().set_exception_handler(lambda _loop, told: faults.append(told))
@@ -93,7 +93,7 @@ def test_a_call_that_nobody_awaits_is_not_begun_and_one_that_ends_then_has_come_
     asyncio.run(work())
 
 
-def test_whose_await_ends_during_the_call_is_told_when_the_call_has_ended() -> None:
+def test_a_call_reports_its_end_after_its_await_ended() -> None:
     async def work(came_late: Callable[[], None] | None) -> list[str]:
         begun, ends = threading.Event(), threading.Event()
 

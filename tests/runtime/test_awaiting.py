@@ -102,7 +102,7 @@ def test_what_is_not_of_the_store_ends_the_script() -> None:
     assert ended == ["closed"]
 
 
-def test_a_request_that_takes_longer_than_its_limit_has_an_unknown_outcome(alone: Alone) -> None:
+def test_a_request_beyond_its_limit_has_an_unknown_outcome(alone: Alone) -> None:
     slow = Performing()
     slow.answer = lambda: asyncio.sleep(30)
     (error,) = driven(Alone(slow), asked(Read(APT)), Limits(0.01))
@@ -128,7 +128,7 @@ def test_a_request_that_takes_longer_than_its_limit_has_an_unknown_outcome(alone
     assert came == ["late"]
 
 
-def test_a_store_that_performs_is_given_a_little_more_than_the_request_so_that_it_says_itself_what_failed(
+def test_a_store_gets_more_time_than_the_request_to_report_errors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given: list[float | None] = []
@@ -147,9 +147,7 @@ def test_a_store_that_performs_is_given_a_little_more_than_the_request_so_that_i
 
 
 @pytest.mark.parametrize(("late", "is_resumed"), [(-0.01, False), (0.0, True), (1.0, True)])
-def test_a_wait_that_ended_while_the_loop_stood_still_has_the_time_to_ask_once_more(
-    late: float, is_resumed: bool
-) -> None:
+def test_a_wait_that_ended_in_a_blocked_loop_tries_once_more(late: float, is_resumed: bool) -> None:
     alone = Alone(store := Performing())
     began_at = alone.clock.at
     limits = Limits(5.0, began_at + 1)
@@ -164,7 +162,7 @@ def test_a_wait_that_ended_while_the_loop_stood_still_has_the_time_to_ask_once_m
     assert isinstance(second, OutOfTime) is not is_resumed
 
 
-def test_a_pause_is_not_taken_for_a_request_that_came_back_late_and_is_ended_by_the_bell(alone: Alone) -> None:
+def test_a_pause_is_ended_by_its_waker_and_is_not_a_late_request(alone: Alone) -> None:
     async def drive(rings: bool) -> list[Any]:
         bell = AsyncWaker(alone.engine)
         if rings:
@@ -205,7 +203,7 @@ class Waited:
         """Nobody sleeps."""
 
 
-def test_who_stands_in_line_looks_now_and_then_until_it_is_first_or_its_time_is_over(alone: Alone) -> None:
+def test_a_queued_waiter_checks_until_first_or_out_of_time(alone: Alone) -> None:
     ahead, bell = Waited(alone), Waited(alone)
     alone.engine.local_queue.enter("apt", ahead)
     alone.engine.local_queue.enter("apt", bell)

@@ -141,7 +141,7 @@ def test_several_keys_are_asked_for_at_the_same_time(store: Faulty, client: Clie
 # --- going through all ----------------------------------------------------------------------------------------------
 
 
-def test_each_goes_through_all_keys_and_holds_each_while_it_is_worked_on(client: Client, other: Client) -> None:
+def test_iteration_holds_each_key_during_its_turn(client: Client, other: Client) -> None:
     theirs = other.lock("b").acquire()
     worked = []
     with client.try_many(["a", "b", "c"], **QUICK) as batch:
@@ -239,7 +239,7 @@ def test_h24_a_key_that_is_refused_is_an_error_and_nothing_is_held(store: Faulty
     assert held(client) == ["b"]
 
 
-def test_a_store_that_is_silent_about_one_key_does_not_cost_the_others(store: Faulty, client: Client) -> None:
+def test_a_key_without_an_answer_does_not_cost_the_others(store: Faulty, client: Client) -> None:
     def fails(command: Command[Any]) -> None:
         if command.name.key == "b":  # type: ignore[attr-defined] # every command of an acquisition has a name
             refuse(command)
@@ -306,7 +306,7 @@ def test_a_lease_that_was_lost_before_its_turn_is_asked_for_anew(client: Client,
     assert worked[1][0] == second.key
 
 
-def test_a_lease_that_is_lost_in_the_body_is_told_and_the_others_are_given_back(client: Client) -> None:
+def test_a_lost_lease_is_reported_and_the_others_are_released(client: Client) -> None:
     with pytest.raises(LeaseLost) as caught:
         with client.try_many(["a", "b"], **QUICK) as batch:
             for lease in batch.iter_as_acquired():
@@ -356,7 +356,7 @@ def test_a_loop_that_is_left_early_leaves_no_lease_behind(store: Faulty, other: 
         thread()
 
 
-def test_a_block_that_returns_without_one_of_its_leases_raises_and_one_that_raised_keeps_its_error(
+def test_a_batch_block_reports_lost_leases_or_its_own_error(
     client: Client,
 ) -> None:
     with pytest.raises(LeaseLost):

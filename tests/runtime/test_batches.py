@@ -70,7 +70,7 @@ def test_leases_taken_at_different_times_come_to_be_renewed_together() -> None:
         assert store.keys == [[f"{number}" for number in range(6)]] * 4
 
 
-def test_who_was_renewed_a_moment_ago_is_not_renewed_again_for_company() -> None:
+def test_a_just_renewed_lease_does_not_join_a_batch() -> None:
     store = Batching()
     ticking = Ticking(store)
     with ticking.client:
@@ -83,7 +83,7 @@ def test_who_was_renewed_a_moment_ago_is_not_renewed_again_for_company() -> None
         assert second.is_held
 
 
-def test_a_thousand_leases_take_one_request_and_more_take_as_many_as_it_needs() -> None:
+def test_a_thousand_leases_are_renewed_in_one_request() -> None:
     store = Batching()
     ticking = Ticking(store)
     with ticking.client:
@@ -155,7 +155,7 @@ def test_a_batch_that_raises_is_an_attempt_that_failed_for_each(error: Exception
         until(lambda: all(lease.time_left == pytest.approx(297) for lease in leases))
 
 
-def test_a_store_that_answers_less_than_it_was_asked_costs_an_attempt_and_no_lease() -> None:
+def test_a_short_batch_reply_costs_an_attempt_and_no_lease() -> None:
     store, told = Batching(), list[LockEvent]()
     ticking = Ticking(store, told.append)
     with ticking.client:

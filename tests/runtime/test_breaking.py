@@ -86,7 +86,7 @@ def test_reclaim_is_refused_for_another_owner(client: Client, other: Client) -> 
             client.lock("apt", owner="nightly").acquire(timeout=0, reclaim=True)
 
 
-def test_a_living_process_whose_lock_was_reclaimed_finds_out_at_its_next_renewal(client: Client, other: Client) -> None:
+def test_a_reclaimed_holder_finds_out_at_its_next_renewal(client: Client, other: Client) -> None:
     theirs = other.lock("apt", ttl=2, owner="nightly").acquire()
     with client.lock("apt", ttl=60, owner="nightly").hold(timeout=20, reclaim=True) as lease:
         until(lambda: not theirs.is_held)
@@ -116,9 +116,7 @@ def test_break_lease_revokes_and_the_holder_ends_its_block(client: Client, other
     )
 
 
-def test_break_lease_now_removes_and_says_for_how_long_the_holder_may_believe(
-    client: Client, other: Client, store: Faulty
-) -> None:
+def test_break_lease_now_removes_and_returns_the_overlap(client: Client, other: Client, store: Faulty) -> None:
     lease = other.lock("apt", ttl=60).acquire()
     breaking = client.lock("apt").break_lease(reason="its host is gone", now=True)
     assert breaking is not None
@@ -145,7 +143,7 @@ def test_whoever_comes_after_a_broken_lease_finds_who_was_cut_off(client: Client
     assert lease.release() is False
 
 
-def test_whoever_comes_after_a_holder_that_noticed_its_revocation_finds_it(client: Client, other: Client) -> None:
+def test_the_next_holder_learns_of_a_noticed_revocation(client: Client, other: Client) -> None:
     lease = other.lock("apt", ttl=3, owner="nightly").acquire()
     client.lock("apt").break_lease(reason="a test", by="anna")
     until(lambda: not lease.is_held)
@@ -156,7 +154,7 @@ def test_whoever_comes_after_a_holder_that_noticed_its_revocation_finds_it(clien
         assert successor.previous_lease == PreviousLease(LeaseOutcome.REVOKED, "nightly", lease.holder)
 
 
-def test_a_section_that_ended_before_it_noticed_its_revocation_ended_cleanly(client: Client, other: Client) -> None:
+def test_a_section_that_ends_before_noticing_a_break_is_clean(client: Client, other: Client) -> None:
     for now in (False, True):
         with other.lock("apt", ttl=60).hold(timeout=0):
             client.lock("apt").break_lease(reason="a test", now=now)
@@ -165,9 +163,7 @@ def test_a_section_that_ended_before_it_noticed_its_revocation_ended_cleanly(cli
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_whoever_comes_after_a_member_that_noticed_the_revocation_finds_it(
-    client: Client, other: Client, now: bool
-) -> None:
+def test_the_next_holder_learns_of_a_members_revocation(client: Client, other: Client, now: bool) -> None:
     """The owner releases the lease by its ticket, and has noticed nothing."""
     ticket = other.lock("apt", ttl=3, owner="nightly").acquire().detach()
     member = client.lock("apt").attach(ticket)
@@ -221,9 +217,7 @@ def test_h12_a_broken_lease_removes_nothing_of_its_successors(client: Client, ot
         successor.check()
 
 
-def test_another_break_of_a_revoked_lease_leaves_no_entry_but_for_one_that_is_missing(
-    client: Client, other: Client, store: Faulty
-) -> None:
+def test_a_second_break_writes_only_a_missing_audit_entry(client: Client, other: Client, store: Faulty) -> None:
     ticket = other.lock("apt", ttl=60).acquire().detach()
     lock = client.lock("apt")
     for by in ("anna", "bert"):
@@ -306,9 +300,7 @@ def test_a_clean_release_ends_at_once_whatever_the_delay(client: Client) -> None
         assert lease.previous_lease.ending is LeaseOutcome.CLEAN
 
 
-def test_an_owner_that_reads_closing_without_having_shared_extends_nothing_more(
-    client: Client, other: Client, store: Faulty
-) -> None:
+def test_an_owner_that_reads_closing_stops_renewing(client: Client, other: Client, store: Faulty) -> None:
     lease = client.lock("apt", ttl=3).acquire()
     entry = store.inner._memory.entries[lockstead.values.Name("apt")]
     entry.fields["closing"] = "1"
@@ -359,7 +351,7 @@ def test_h24_h30_what_is_newer_or_not_ours_is_not_even_removed(
         client.lock("apt").break_lease(reason="in the way", now=True)
 
 
-def test_rule_12_reclaim_spares_what_a_sibling_was_granted_and_has_not_got_yet(client: Client, store: Faulty) -> None:
+def test_rule_12_reclaim_spares_a_siblings_pending_grant(client: Client, store: Faulty) -> None:
     """The sibling's Create has landed and its answer is on the way: the keeper does not know of the lease yet."""
     landed, may_answer = threading.Event(), threading.Event()
 

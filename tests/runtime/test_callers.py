@@ -28,7 +28,7 @@ def here() -> FrameType:
 @pytest.mark.parametrize(
     "module", ["lockstead.lock", "airflow_lockstead", "dagster_lockstead.x", "prefect_lockstead", "re"]
 )
-def test_whoever_stands_between_the_caller_and_the_engine_is_passed_over(module: str) -> None:
+def test_frames_between_caller_and_engine_are_skipped(module: str) -> None:
     frame = called_in(module, callers.caller)
     assert frame is not None
     assert frame.f_code is called_in.__code__
@@ -41,7 +41,7 @@ def test_all_others_are_named(module: object) -> None:
     assert frame.f_code.co_name == "call"
 
 
-def test_where_there_is_none_but_python_and_lockstead_there_is_no_caller() -> None:
+def test_frames_of_python_and_lockstead_only_have_no_caller() -> None:
     made: dict[str, Any] = {"__name__": "lockstead.made", "caller": callers.caller, "seen": []}
     exec("def run(): seen.append(caller())", made)
     thread = threading.Thread(target=made["run"])
@@ -52,7 +52,7 @@ def test_where_there_is_none_but_python_and_lockstead_there_is_no_caller() -> No
     assert callers.backtrace(None) is None
 
 
-def test_a_caller_is_named_by_file_and_line_unless_it_calls_what_others_wrote() -> None:
+def test_a_caller_is_named_by_file_and_line() -> None:
     frame = here()
     assert callers.where(frame) == f"{__file__}:{frame.f_lineno}"
     for host in ("airflow.models", "anyio", "click.core", "dagster", "prefect.engine"):
@@ -83,7 +83,7 @@ class Inherited:
             raise self.error
 
 
-def test_in_a_child_all_that_lives_is_put_right_and_a_failure_is_told_at_the_end(
+def test_a_forked_child_repairs_all_and_then_reports_failures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fork, "_INHERITED", weakref.WeakSet[Any]())

@@ -38,7 +38,7 @@ def cancelled_now() -> TaskInterrupter:
     return one
 
 
-def test_a_block_belongs_to_a_task_and_those_of_one_task_to_each_other() -> None:
+def test_blocks_of_one_task_are_nested() -> None:
     failed: list[BaseException] = []
 
     def outside() -> None:
@@ -95,7 +95,7 @@ class Loop:
         self.told.append(words)
 
 
-def test_who_found_the_loss_by_itself_is_given_a_moment_and_a_loop_that_is_closed_needs_nothing() -> None:
+def test_the_finder_of_a_loss_gets_a_moment_to_leave() -> None:
     async def work(_task: asyncio.Task[Any]) -> None:
         for found_in, expected in (
             (threading.get_ident(), lambda loop, cancel: (loop.call_later, LEAVE_WITHIN, cancel)),
@@ -115,7 +115,7 @@ def test_who_found_the_loss_by_itself_is_given_a_moment_and_a_loop_that_is_close
     in_a_task(work)
 
 
-def test_a_block_that_was_not_cancelled_leaves_every_cancellation_alone() -> None:
+def test_a_block_keeps_the_cancellations_of_others() -> None:
     async def work(task: asyncio.Task[Any]) -> None:
         one = TaskInterrupter()
         assert await one.disarm(None) == (False, False)
@@ -131,9 +131,7 @@ def test_a_block_that_was_not_cancelled_leaves_every_cancellation_alone() -> Non
 
 @pytest.mark.parametrize("is_cancelled_too", [False, True])
 @pytest.mark.parametrize("error", [None, KeyError("mine"), asyncio.CancelledError()])
-def test_our_cancellation_ends_with_the_block_and_that_of_somebody_else_does_not(
-    is_cancelled_too: bool, error: BaseException | None
-) -> None:
+def test_only_our_cancellation_ends_with_the_block(is_cancelled_too: bool, error: BaseException | None) -> None:
     async def work(task: asyncio.Task[Any]) -> tuple[Any, int, bool]:
         one = cancelled_now()
         if is_cancelled_too:
@@ -149,7 +147,7 @@ def test_our_cancellation_ends_with_the_block_and_that_of_somebody_else_does_not
     assert is_cancelled is (is_cancelled_too and isinstance(error, KeyError)), "delivered where it was swallowed"
 
 
-def test_a_block_that_swallowed_the_cancellation_is_left_at_the_next_turn_of_the_loop(
+def test_a_swallowed_cancellation_is_repeated_in_the_next_iteration(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     as_ever, slept = asyncio.sleep, list[float]()

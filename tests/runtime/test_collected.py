@@ -152,7 +152,7 @@ def collect_in(engine: Engine, store: Faulty, place: str) -> Collects:
 
 @pytest.mark.parametrize("abandon", [in_block, in_guarded_block, with_finalizer])
 @pytest.mark.parametrize("place", ["takers", "line", "keeper", "store", "tellers"])
-def test_h35_what_is_collected_within_a_lock_of_ours_is_given_back_and_nobody_stands_still(
+def test_h35_a_lease_collected_inside_a_lock_is_released(
     store: Faulty, told: list[LockEvent], place: str, abandon: Callable[[Client], Any]
 ) -> None:
     client = Client(store, listener=told.append)
@@ -173,9 +173,7 @@ def test_h35_what_is_collected_within_a_lock_of_ours_is_given_back_and_nobody_st
     client.close()
 
 
-def test_h35_what_is_collected_in_the_keepers_thread_keeps_no_renewal_waiting(
-    store: Faulty, told: list[LockEvent]
-) -> None:
+def test_h35_collecting_in_the_keepers_thread_delays_no_renewal(store: Faulty, told: list[LockEvent]) -> None:
     clock, answers, asked_in = CollectsInKeeper(), threading.Event(), list[str]()
     client = client_with(store, clock, told.append)
 
@@ -200,7 +198,7 @@ def test_h35_what_is_collected_in_the_keepers_thread_keeps_no_renewal_waiting(
     client.close()
 
 
-def test_h35_what_is_collected_in_a_thread_of_ours_that_begins_keeps_nobody_waiting_who_starts_it(
+def test_h35_collecting_in_a_starting_thread_blocks_no_starter(
     store: Faulty, told: list[LockEvent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = Client(store, listener=told.append)
@@ -224,9 +222,7 @@ def test_h35_what_is_collected_in_a_thread_of_ours_that_begins_keeps_nobody_wait
     client.close()
 
 
-def test_h35_a_coroutine_that_is_collected_within_a_lock_of_ours_is_given_back(
-    store: Faulty, told: list[LockEvent]
-) -> None:
+def test_h35_a_coroutine_collected_inside_a_lock_is_released(store: Faulty, told: list[LockEvent]) -> None:
     client = AsyncClient(store, listener=told.append)
 
     class Pause:
@@ -281,7 +277,7 @@ async def in_line(client: AsyncClient) -> Any:
 
 @pytest.mark.parametrize("abandon", [in_release, in_acquire, in_wait, in_line])
 @pytest.mark.parametrize("place", ["takers", "line", "keeper", "store"])
-def test_h35_a_coroutine_that_is_collected_while_it_acquires_or_releases_makes_nobody_stand_still(
+def test_h35_a_coroutine_collected_in_an_operation_blocks_nothing(
     store: Faulty, place: str, abandon: Callable[[AsyncClient], Any]
 ) -> None:
     client = AsyncClient(store)
@@ -307,7 +303,7 @@ def test_h35_a_coroutine_that_is_collected_while_it_acquires_or_releases_makes_n
     client._engine.close()
 
 
-def test_h35_a_client_that_is_collected_within_a_lock_of_its_store_closes_in_a_thread_of_its_own(
+def test_h35_a_client_collected_inside_a_lock_closes_in_a_thread(
     store: Faulty,
 ) -> None:
     closed_in: list[str] = []
@@ -325,9 +321,7 @@ def test_h35_a_client_that_is_collected_within_a_lock_of_its_store_closes_in_a_t
     close()
 
 
-def test_a_release_from_within_the_client_is_done_at_the_latest_when_the_client_is_closed(
-    store: Faulty, told: list[LockEvent]
-) -> None:
+def test_a_deferred_release_is_done_when_the_client_closes(store: Faulty, told: list[LockEvent]) -> None:
     """As from the handler of a signal that ends the process."""
     client, answers = Client(store, listener=told.append), list[bool]()
     lease = client.lock("gen", ttl=60).acquire()

@@ -75,7 +75,7 @@ def test_a_duration_is_said_as_a_person_would() -> None:
     assert {duration: duration_text(duration) for duration in said} == said
 
 
-def test_what_was_given_up_is_looked_for_at_once_and_then_ever_less_often() -> None:
+def test_an_abandoned_acquisition_is_swept_with_backoff() -> None:
     assert list(sweep_pauses(10.0)) == [0.0, 10.0, 10.0, 20.0, 40.0, 80.0]
 
 
@@ -136,7 +136,7 @@ def test_a_wish_has_a_holder_of_its_own_and_says_who_asks(alone: Alone) -> None:
         alone.engine.new_request(APT, SETTINGS, reclaim=True)
 
 
-def test_what_every_record_says_is_written_once_for_the_same_settings_and_owner(alone: Alone) -> None:
+def test_common_fields_are_cached_for_settings_and_owner(alone: Alone) -> None:
     alerts, expects = Settings.make(ttl=300, alert_after=60, expected=600), Settings.make(ttl=300, expected=600)
     plain = alone.engine._draft(SETTINGS, "a")
     assert alone.engine._draft(SETTINGS, "a") is plain
@@ -230,7 +230,7 @@ def test_a_membership_is_kept_until_the_earlier_of_its_deadlines(alone: Alone, m
         )
 
 
-def test_whoever_gave_up_is_looked_for_if_it_may_have_written_anything(alone: Alone) -> None:
+def test_an_abandoned_acquisition_is_swept_if_it_may_have_written(alone: Alone) -> None:
     for want, error, is_swept in (
         (alone.want(), None, False),
         (alone.want(), StoreUnavailable("silent"), False),
@@ -254,7 +254,7 @@ def test_looks_follow_each_other_and_one_after_an_answer_is_alone(
     assert (alone.next_chore(), alone.tasks(), looked[6:]) == (0.0, [], ["b"])
 
 
-def test_a_place_in_a_queue_is_given_up_until_it_is_gone_ever_less_often() -> None:
+def test_removing_a_queue_place_is_retried_with_backoff() -> None:
     alone = Alone(Queueing())
     store = cast(Queueing, alone.store)
     store.fails = True
@@ -298,7 +298,7 @@ def test_a_look_asks_the_store_in_this_thread(alone: Alone) -> None:
     assert [type(command) for command in alone.store.seen] == [Read]
 
 
-def test_who_holds_a_key_is_known_until_it_gives_back_or_nobody_has_the_lease(alone: Alone) -> None:
+def test_a_keys_holder_is_known_while_its_lease_is_referenced(alone: Alone) -> None:
     kept = alone.granted(alone.want())
     taker = alone.engine.note_acquired(kept)
     with pytest.raises(NotAcquired, match="by this thread") as caught:
@@ -379,7 +379,7 @@ class Waited:
         """Do nothing."""
 
 
-def test_who_stands_in_line_looks_now_and_then_until_it_is_first_or_its_time_is_over(alone: Alone) -> None:
+def test_a_queued_waiter_checks_until_first_or_out_of_time(alone: Alone) -> None:
     ahead, bell = ThreadWaker(), Waited(alone.clock)
     alone.engine.local_queue.enter("apt", ahead)
     alone.engine.local_queue.enter("apt", bell)
@@ -394,7 +394,7 @@ def test_who_stands_in_line_looks_now_and_then_until_it_is_first_or_its_time_is_
     assert not wait_in_line(alone.engine, "apt", waits, alone.clock.at), "its time is over, first or not"
 
 
-def test_without_an_end_of_its_time_it_looks_for_as_long_as_the_client_is_open(alone: Alone) -> None:
+def test_without_a_timeout_it_polls_until_the_client_closes(alone: Alone) -> None:
     ahead, bell = ThreadWaker(), Waited(alone.clock)
     alone.engine.local_queue.enter("apt", ahead)
     alone.engine.local_queue.enter("apt", bell)
@@ -422,7 +422,7 @@ def test_a_grant_that_no_thread_can_renew_is_given_back(alone: Alone, monkeypatc
     assert alone.events == []
 
 
-def test_a_client_that_is_closed_refuses_wakes_who_waits_and_closes_all_it_has() -> None:
+def test_closing_a_client_wakes_waiters_and_closes_everything() -> None:
     alone = Alone()
     alone.engine.refuse_if_closed()
     bells = [ThreadWaker(), ThreadWaker()]
@@ -438,9 +438,7 @@ def test_a_client_that_is_closed_refuses_wakes_who_waits_and_closes_all_it_has()
     assert alone.engine.calls._closed
 
 
-def test_a_forked_child_begins_afresh_and_its_copies_of_leases_are_lost(
-    alone: Alone, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forked_childs_copies_of_leases_are_lost(alone: Alone, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
     monkeypatch.setattr(alone.store, "after_fork", lambda: called.append("store"))
     kept = alone.granted(alone.want())

@@ -36,7 +36,7 @@ def test_every_renewal_tells_the_new_deadline_on_the_boot_clock() -> None:
         assert {(event.key, event.holder) for event in renewals()} == {("apt", lease.holder)}
 
 
-def test_h18_an_interrupt_between_the_grant_and_the_lease_leaves_nothing_behind() -> None:
+def test_h18_an_interrupt_after_the_grant_leaves_nothing_behind() -> None:
     def interrupt(event: LockEvent) -> None:
         if isinstance(event, Acquired):
             raise KeyboardInterrupt

@@ -59,7 +59,7 @@ os._exit(0)
 """
 
 
-def test_a_collection_while_a_thread_is_interrupted_freezes_no_process() -> None:
+def test_a_collection_during_an_interrupt_hangs_no_process() -> None:
     """Up to Python 3.11 the interpreter itself hangs if it collects while it returns all frames."""
     with Child(INTERRUPTS_AMID_COLLECTIONS, "memory:") as child:
         assert child.end() == 0, "the process was frozen, or failed"
@@ -83,7 +83,7 @@ def goes_on_until(is_over: threading.Event) -> None:
 
 @pytest.mark.usefixtures("collector")
 @pytest.mark.parametrize("is_enabled", [True, False])
-def test_a_thread_is_hit_unless_it_runs_what_must_not_be_hit_or_is_gone(is_enabled: bool) -> None:
+def test_a_thread_is_interrupted_unless_protected_or_gone(is_enabled: bool) -> None:
     (gc.enable if is_enabled else gc.disable)()
     is_over, hit = threading.Event(), list[bool]()
 
@@ -127,7 +127,7 @@ def codes_of(ident: int) -> list[CodeType]:
 
 
 @pytest.mark.usefixtures("collector")
-def test_a_collector_that_is_switched_between_two_steps_stays_switched() -> None:
+def test_the_collectors_setting_is_kept_between_two_steps() -> None:
     within: list[bool] = []
     steps = uncollected(iter(lambda: within.append(gc.isenabled()), True))
     for is_enabled in (True, False, True):
@@ -153,7 +153,7 @@ def test_a_collector_that_is_switched_between_two_steps_stays_switched() -> None
         ("JUMP_FORWARD", 10, 4, [(2, 8)], False),
     ],
 )
-def test_a_jump_back_from_where_no_handler_is_to_where_one_is_would_pass_the_exit(
+def test_a_jump_back_into_a_with_block_would_skip_its_exit(
     monkeypatch: pytest.MonkeyPatch, opname: str, at: int, there: object, covered: list[tuple[int, int]], passes: bool
 ) -> None:
     jump = SimpleNamespace(offset=at, opname=opname, argval=there)

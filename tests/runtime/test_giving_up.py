@@ -79,7 +79,7 @@ def test_h18_ctrl_c_at_every_command_leaves_nothing_behind(at: int, applied: boo
 
 @pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("at", range(1, 7))
-def test_h18_ctrl_c_at_every_command_of_a_reclaim_leaves_nothing_of_ours_behind(at: int, applied: bool) -> None:
+def test_h18_ctrl_c_during_a_reclaim_leaves_nothing_behind(at: int, applied: bool) -> None:
     """Create, read, close, list, read, replace."""
     store = Stops(at, applied=applied, error=KeyboardInterrupt)
     earlier = stale_owner(store)
@@ -101,7 +101,7 @@ def test_h18_ctrl_c_inside_hold_leaves_nothing_behind(at: int, applied: bool) ->
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_h03_an_acquisition_that_fails_after_it_may_have_been_applied_is_swept(when: str) -> None:
+def test_h03_a_failed_acquisition_that_may_be_applied_is_swept(when: str) -> None:
     store = Faulty()
     with Client(store, listener=quiet) as client:
         setattr(store, when, lose_answer)
@@ -127,7 +127,7 @@ def test_h03_a_grant_whose_answer_was_lost_is_adopted() -> None:
     assert free(store)
 
 
-def test_h28_a_request_that_commits_after_its_acquisition_was_given_up_is_swept() -> None:
+def test_h28_a_commit_after_giving_up_is_swept() -> None:
     class Late(Faulty):
         """Sends no reply, and applies the first Create only when it is told to."""
 
@@ -150,7 +150,7 @@ def test_h28_a_request_that_commits_after_its_acquisition_was_given_up_is_swept(
         until(lambda: free(store))
 
 
-def test_h28_a_request_that_commits_many_request_limits_later_is_swept() -> None:
+def test_h28_a_commit_many_request_limits_later_is_swept() -> None:
     store = Faulty()
     ticking = Ticking(store)
     with ticking.client as client:
@@ -167,7 +167,7 @@ def test_h28_a_request_that_commits_many_request_limits_later_is_swept() -> None
 
 
 @pytest.mark.parametrize("how", ["cancelled", "timed out"])
-def test_h18_h28_what_a_forgotten_call_of_a_cancelled_task_writes_is_taken_back_as_soon_as_it_ends(how: str) -> None:
+def test_h18_h28_a_cancelled_tasks_late_write_is_swept(how: str) -> None:
     """A store without an awaiting side is called in a thread, which continues after the await was cancelled."""
     store = Faulty()
     landing, lands = threading.Event(), threading.Event()
@@ -224,7 +224,7 @@ def test_a_call_of_a_cancelled_task_that_has_not_begun_is_not_made() -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, 0.3])
-def test_h18_a_wait_ends_within_its_timeout_and_a_second_though_the_store_hangs(timeout: float) -> None:
+def test_h18_a_wait_ends_within_its_timeout_if_the_store_hangs(timeout: float) -> None:
     store = HangsUntilLimit()
     store.hangs.set()
     with Client(store, listener=quiet) as client:
@@ -246,7 +246,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[faulty.OpensSlowly]:
     opener.store.hangs.clear()
 
 
-def test_a_store_is_opened_and_its_library_imported_in_another_thread_than_the_event_loops(
+def test_a_store_is_opened_outside_of_the_event_loops_thread(
     slow: faulty.OpensSlowly,
 ) -> None:
     async def use() -> None:
@@ -266,7 +266,7 @@ def test_a_store_is_opened_and_its_library_imported_in_another_thread_than_the_e
     [(0.5, 0.0, 0.4), (0.5, 0.7, 1.1), (1.2, 0.0, acquisition.TRY_MIN)],
     ids=["one try", "a wait", "one try that had no time left"],
 )
-def test_h18_what_opening_the_store_takes_counts_as_a_part_of_the_wait(
+def test_h18_opening_the_store_counts_as_part_of_the_wait(
     takes: float, timeout: float, asked_for: float, is_awaiting: bool, slow: faulty.OpensSlowly
 ) -> None:
     """By the limits that the store is given, which a busy machine can only make shorter."""
@@ -280,7 +280,7 @@ def test_h18_what_opening_the_store_takes_counts_as_a_part_of_the_wait(
     assert 0 < slow.store.limits[0] <= asked_for + 0.001
 
 
-def test_h18_an_awaited_wait_ends_in_time_though_the_store_does_not_even_keep_its_limit() -> None:
+def test_h18_an_awaited_wait_ends_though_the_store_exceeds_limits() -> None:
     go = threading.Event()
 
     class Deaf(Faulty):
@@ -303,7 +303,7 @@ def test_h18_an_awaited_wait_ends_in_time_though_the_store_does_not_even_keep_it
     assert asyncio.run(ask()) < 2.5
 
 
-def test_h18_a_short_wait_that_a_blocked_event_loop_outlasted_still_has_its_try() -> None:
+def test_h18_a_short_wait_in_a_blocked_loop_still_has_its_try() -> None:
     """The call blocks for longer than a wait and its last try take, wherever in the acquisition the others are."""
     turns = 6
 
@@ -328,7 +328,7 @@ def test_h18_a_short_wait_that_a_blocked_event_loop_outlasted_still_has_its_try(
     asyncio.run(scenario())
 
 
-def test_h18_who_stands_behind_another_asks_itself_when_the_event_loop_was_blocked() -> None:
+def test_h18_a_later_waiter_tries_itself_after_a_blocked_loop() -> None:
     async def scenario() -> None:
         async with AsyncClient(Faulty(), listener=quiet) as client:
             await client.lock("held", ttl=60, owner="night job").acquire()
@@ -348,7 +348,7 @@ def test_h18_who_stands_behind_another_asks_itself_when_the_event_loop_was_block
     asyncio.run(scenario())
 
 
-def test_h18_who_waits_finds_that_the_lock_was_given_back_while_the_event_loop_was_blocked() -> None:
+def test_h18_a_waiter_finds_a_release_during_a_blocked_loop() -> None:
     """The call blocks for longer than a wait and its last try take, in a pause of the first in line."""
 
     async def asks(client: AsyncClient) -> str:
@@ -376,7 +376,7 @@ def test_h18_who_waits_finds_that_the_lock_was_given_back_while_the_event_loop_w
     asyncio.run(scenario())
 
 
-def test_h18_who_was_stopped_behind_another_finds_that_the_lock_was_given_back() -> None:
+def test_h18_a_stopped_waiter_finds_that_the_lock_was_released() -> None:
     ticking = Ticking(Faulty())
     with ticking.client as client:
         engine, settings = client._engine, client.lock("apt", ttl=600).settings
@@ -389,7 +389,7 @@ def test_h18_who_was_stopped_behind_another_finds_that_the_lock_was_given_back()
         assert isinstance(outcome, Grant)
 
 
-def test_h18_a_wait_that_runs_out_of_time_tries_once_more_and_names_the_holder() -> None:
+def test_h18_a_timed_out_wait_tries_once_more_and_names_the_holder() -> None:
     store = Faulty()
     with Client(store, listener=quiet) as client, Client(store.beside(), listener=quiet) as other:
         lease = other.lock("apt", purpose="publish APT", owner="airflow:publish/run-7").acquire()
@@ -543,7 +543,7 @@ def test_h18_a_task_cancelled_in_line_leaves_the_line() -> None:
     asyncio.run(use())
 
 
-def test_h18_a_client_that_is_closed_at_once_still_takes_back_what_was_given_up() -> None:
+def test_h18_closing_a_client_still_sweeps_what_was_abandoned() -> None:
     store = Stops(1, applied=True, error=KeyboardInterrupt)
     client = Client(store, listener=quiet)
     with pytest.raises(KeyboardInterrupt):
@@ -552,7 +552,7 @@ def test_h18_a_client_that_is_closed_at_once_still_takes_back_what_was_given_up(
     assert free(store)
 
 
-def test_h27_a_lease_that_was_shared_is_never_swept_from_under_its_members() -> None:
+def test_h27_a_shared_lease_is_never_swept_under_its_members() -> None:
     """The acquisition had an unknown outcome, so another look follows: but a member still uses the record."""
     store = Faulty()
 

@@ -115,7 +115,7 @@ def test_an_interrupt_never_comes_while_its_mutex_is_held(client: Client) -> Non
     assert exchanges > 0
 
 
-def test_a_block_that_ends_while_its_mutex_is_held_by_another_thread_is_over_for_good(client: Client) -> None:
+def test_a_block_may_end_while_another_thread_has_its_mutex(client: Client) -> None:
     mutex, before = threading.Lock(), signal.getsignal(SIGNAL)
     around = client.lock("around").acquire()
     lease = client.lock("apt").acquire()
@@ -132,7 +132,7 @@ def test_a_block_that_ends_while_its_mutex_is_held_by_another_thread_is_over_for
 
 
 @everywhere
-def test_a_loss_that_the_guarded_block_finds_by_itself_is_told_to_all_and_leaves_the_block(
+def test_a_loss_found_by_the_block_is_notified_and_leaves_it(
     client: Client, run_in: Callable[[Callable[[], None]], None]
 ) -> None:
     def work() -> None:
@@ -149,7 +149,7 @@ def test_a_loss_that_the_guarded_block_finds_by_itself_is_told_to_all_and_leaves
 
 
 @everywhere
-def test_a_block_that_swallows_the_loss_it_found_by_itself_is_interrupted_all_the_same(
+def test_a_block_that_swallows_lease_lost_is_interrupted(
     client: Client, run_in: Callable[[Callable[[], None]], None]
 ) -> None:
     def work() -> None:
@@ -185,7 +185,7 @@ def test_a_loss_just_as_the_block_is_entered_leaves_it(
 
 
 @pytest.mark.parametrize("has_mutex", [False, True])
-def test_where_no_thread_can_be_started_the_signal_is_sent_once_or_with_a_mutex_not_at_all(
+def test_without_a_thread_the_signal_is_sent_at_most_once(
     client: Client, monkeypatch: pytest.MonkeyPatch, has_mutex: bool
 ) -> None:
     as_ever = threading.Thread.start
@@ -274,7 +274,7 @@ def test_a_guard_of_a_lost_lease_is_not_entered(client: Client, run_in: Callable
 
 
 @everywhere
-def test_the_loss_of_the_outer_lease_leaves_both_blocks_and_harms_the_inner_not(
+def test_an_outer_loss_leaves_both_blocks_and_releases_the_inner(
     client: Client, run_in: Callable[[Callable[[], None]], None]
 ) -> None:
     def work() -> None:
@@ -329,9 +329,7 @@ def test_two_leases_lost_at_one_instant_leave_through_the_outer_block(
     run_in(work)
 
 
-def test_an_outer_loss_that_comes_while_the_block_tells_of_its_own_leaves_both(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_outer_loss_during_an_inner_one_leaves_both_blocks(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     class Starting(threading.Thread):
         """Has the outer lease lost just as the main thread starts the thread that is to interrupt the inner block."""
 
@@ -389,7 +387,7 @@ def test_without_interrupt_no_handler_is_ever_installed(client: Client) -> None:
 
 
 @everywhere
-def test_a_loss_at_the_exit_of_the_block_is_raised_there_or_not_at_all(
+def test_a_loss_at_the_exit_is_raised_there_or_not_at_all(
     client: Client, run_in: Callable[[Callable[[], None]], None]
 ) -> None:
     """No stray exception after the block, and none that the caller does not expect, over thousands of exits."""
@@ -447,7 +445,7 @@ def test_a_loss_at_the_exit_of_the_block_is_raised_there_or_not_at_all(
         sys.setswitchinterval(interval)
 
 
-def test_threads_that_copy_a_guarded_threads_context_are_interrupted_as_it_is(client: Client) -> None:
+def test_threads_with_a_guarded_threads_context_are_interrupted(client: Client) -> None:
     begun, left = threading.Semaphore(0), list[str]()
 
     def child(lease: Lease) -> None:
@@ -475,7 +473,7 @@ def test_threads_that_copy_a_guarded_threads_context_are_interrupted_as_it_is(cl
     assert left == ["apt"] * 3
 
 
-def test_a_guard_in_the_context_of_a_block_that_was_left_is_interrupted_by_itself(client: Client) -> None:
+def test_a_guard_in_the_context_of_a_left_block_is_interrupted(client: Client) -> None:
     def work() -> None:
         with pytest.raises(LeaseLost), client.lock("first").hold(interrupt=True) as first:
             context = copy_context()
@@ -493,7 +491,7 @@ def test_a_guard_in_the_context_of_a_block_that_was_left_is_interrupted_by_itsel
     in_another_thread(work)
 
 
-def test_what_left_its_block_past_the_exit_harms_no_later_block_of_that_thread(client: Client) -> None:
+def test_a_block_left_without_its_exit_spares_later_ones(client: Client) -> None:
     def work() -> None:
         escaped = Interrupter()
         escaped.arm()
@@ -568,7 +566,7 @@ def test_a_task_that_swallows_the_cancellation_leaves_as_lease_lost() -> None:
     asyncio.run(work())
 
 
-def test_an_outer_cancellation_at_the_same_instant_stays_a_cancellation() -> None:
+def test_an_outer_cancellation_at_the_same_instant_is_kept() -> None:
     async def work() -> None:
         async with AsyncClient(Faulty(), listener=quiet) as client:
             entered = asyncio.Event()
@@ -611,7 +609,7 @@ def test_an_outer_timeout_at_the_same_instant_stays_a_timeout() -> None:
     asyncio.run(work())
 
 
-def test_a_task_that_is_being_cancelled_may_hold_a_lock_while_it_cleans_up() -> None:
+def test_a_cancelled_task_may_hold_a_lock_while_it_cleans_up() -> None:
     async def work() -> None:
         async with AsyncClient(Faulty(), listener=quiet) as client:
             seen: list[BaseException] = []
@@ -637,7 +635,7 @@ def test_a_task_that_is_being_cancelled_may_hold_a_lock_while_it_cleans_up() -> 
     asyncio.run(work())
 
 
-def test_an_outer_cancellation_is_not_lost_when_the_block_raises_something_else() -> None:
+def test_an_outer_cancellation_survives_another_exception() -> None:
     async def work() -> None:
         async with AsyncClient(Faulty(), listener=quiet) as client:
             lease = await client.lock("apt").acquire()
@@ -803,7 +801,7 @@ def goes_on(lets_go: Callable[[], None]) -> None:
         sleep_busily(0.001)
 
 
-def test_in_the_main_thread_a_loop_of_the_block_itself_is_left_through_its_exit(client: Client) -> None:
+def test_a_loop_in_the_main_threads_block_exits_through_it(client: Client) -> None:
     """From Python 3.13 on a signal may come before the jump back of a loop, which no handler covers."""
     for number in range(60):
         with pytest.raises(LeaseLost), client.lock(f"apt-{number}").hold(interrupt=True) as lease:
@@ -814,9 +812,7 @@ def test_in_the_main_thread_a_loop_of_the_block_itself_is_left_through_its_exit(
             pytest.fail("the block went on")
 
 
-def test_a_signal_that_comes_while_another_one_is_handled_interrupts_nothing(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_during_a_handler_interrupts_nothing(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """The look at the block takes its time, and who insists sends again meanwhile."""
     handled: list[str] = []
 
@@ -839,9 +835,7 @@ def test_a_signal_that_comes_while_another_one_is_handled_interrupts_nothing(
 
 
 @pytest.mark.parametrize("is_main", [True, False])
-def test_a_loss_that_was_never_raised_in_time_is_raised_once_when_a_guard_within_is_left(
-    is_main: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_loss_is_raised_when_an_inner_guard_exits(is_main: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A retry finds the thread in one of our exits every time: here there is no retry at all."""
     monkeypatch.setattr(interrupt, "_interrupt_until_left", lambda *_: None)
     rounds: list[int] = []
@@ -941,7 +935,7 @@ def test_one_loss_of_a_lease_with_two_guards_is_one_interrupt(
 
 
 @everywhere
-def test_a_lease_that_is_lost_while_an_inner_block_cleans_up_interrupts_after_that(
+def test_a_loss_during_an_inner_clean_up_interrupts_after_it(
     client: Client, run_in: Callable[[Callable[[], None]], None]
 ) -> None:
     def work() -> None:
@@ -1012,7 +1006,7 @@ def test_the_clean_up_of_a_task_is_cancelled_by_no_further_loss(is_one_lease: bo
 
 
 @everywhere
-def test_a_blocking_guard_that_is_held_across_an_await_interrupts_no_other_task(
+def test_a_blocking_guard_across_an_await_spares_other_tasks(
     client: Client, run_in: Callable[[Callable[[], None]], None]
 ) -> None:
     async def holds() -> None:
@@ -1038,7 +1032,7 @@ def test_a_blocking_guard_that_is_held_across_an_await_interrupts_no_other_task(
     run_in(work)
 
 
-def test_a_handler_that_an_event_loop_has_for_the_signal_is_called_for_others_alone(client: Client) -> None:
+def test_an_event_loops_handler_is_called_for_other_signals_only(client: Client) -> None:
     heard: list[bool] = []
 
     async def work() -> None:

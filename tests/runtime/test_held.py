@@ -48,7 +48,7 @@ def test_a_lease_is_held_until_the_instant_of_its_deadline(alone: Alone) -> None
     assert lease.is_member
 
 
-def test_the_error_says_which_lease_was_lost_and_why_or_that_it_has_ended(alone: Alone) -> None:
+def test_the_error_names_the_lost_lease_and_the_reason(alone: Alone) -> None:
     plain, drawn, ended = (Held(alone, token) for token in (None, 7, None))
     failure = StoreUnavailable("silent")
     plain.lease_state.last_error = failure
@@ -88,7 +88,7 @@ def test_a_ticket_names_the_lease(alone: Alone) -> None:
         lease.__reduce__()
 
 
-def test_what_is_left_to_others_is_not_lost_and_what_is_lost_cannot_be_left(alone: Alone) -> None:
+def test_a_detached_lease_is_not_lost_and_the_reverse(alone: Alone) -> None:
     lease, lost = Held(alone), Held(alone)
     lease._leave_to_others()
     assert (lease.is_held, lease._loss_at_exit()) == (False, None)
@@ -102,7 +102,7 @@ def test_what_is_left_to_others_is_not_lost_and_what_is_lost_cannot_be_left(alon
     assert error.reason is LossReason.TAKEN
 
 
-def test_a_held_lease_is_given_back_once_and_this_thread_may_wait_for_it_again(alone: Alone) -> None:
+def test_a_lease_is_released_once_and_can_be_acquired_again(alone: Alone) -> None:
     lease = Held(alone)
     assert lease._loss_at_exit() is None
     assert lease._may_leave(alone.clock.at, unused=False)
@@ -135,7 +135,7 @@ def test_a_block_that_ended_by_itself_without_its_lease_has_lost_it(alone: Alone
         (LossReason.UNREACHABLE, 0, False, True),
     ],
 )
-def test_a_lost_lease_is_removed_by_its_loser_only_while_it_stands_there_and_once(
+def test_a_lost_lease_is_removed_once_and_only_if_unchanged(
     alone: Alone, reason: LossReason, seconds: int, is_removed: bool, is_swept: bool
 ) -> None:
     lease = Held(alone)
@@ -153,9 +153,7 @@ def test_a_lost_lease_is_removed_by_its_loser_only_while_it_stands_there_and_onc
     ("is_shared", "is_unused", "is_lost"),
     [(False, False, False), (False, False, True), (False, True, False), (True, True, False), (True, False, False)],
 )
-def test_whose_store_stayed_silent_is_looked_for_later_with_what_is_known_of_its_lease(
-    alone: Alone, is_shared: bool, is_unused: bool, is_lost: bool
-) -> None:
+def test_a_silent_stores_lease_is_swept_later(alone: Alone, is_shared: bool, is_unused: bool, is_lost: bool) -> None:
     lease = Held(alone)
     lease.lease_state.shared = is_shared
     if is_lost:
@@ -167,7 +165,7 @@ def test_whose_store_stayed_silent_is_looked_for_later_with_what_is_known_of_its
     assert lease.swept == [(lease.lease_state.lease.name, lease.holder, lease.lease_state.settings, had)]
 
 
-def test_that_nobody_worked_under_a_lease_is_not_forgotten_and_a_member_is_not_looked_for(alone: Alone) -> None:
+def test_an_unused_lease_is_noted_without_reading_members(alone: Alone) -> None:
     lease, member = Held(alone), Held(alone)
     lease._may_leave(alone.clock.at, unused=True)
     lease._may_leave(alone.clock.at, unused=False)
@@ -180,7 +178,7 @@ def test_that_nobody_worked_under_a_lease_is_not_forgotten_and_a_member_is_not_l
     assert member.lease_state.unsettled
 
 
-def test_a_loss_at_the_exit_is_raised_or_noted_on_the_error_of_the_block(alone: Alone) -> None:
+def test_a_loss_at_the_exit_is_raised_or_added_as_a_note(alone: Alone) -> None:
     lease, other = Held(alone), Held(alone)
     lease._raise_at_exit(None, None)
     lease._raise_at_exit(None, KeyError())

@@ -72,7 +72,7 @@ def takes_several(client: Client, key: str) -> None:
 
 
 @pytest.mark.parametrize("work", [holds, holds_interruptible, finds_a_loss, is_refused, takes_several])
-def test_h34_an_interrupt_leaves_no_lock_of_the_engine_held_and_no_lease_that_goes_on_being_renewed(
+def test_h34_an_interrupt_leaves_no_engine_lock_held(
     work: Callable[[Client, str], None],
 ) -> None:
     with Client(Faulty(), listener=quiet) as client:
@@ -110,7 +110,7 @@ def test_h34_an_interrupt_leaves_no_lock_of_the_engine_held_and_no_lease_that_go
     assert signal.getsignal(SIGNAL) is before
 
 
-def test_h34_interrupts_at_random_places_tear_no_clean_up_and_leave_nothing_behind() -> None:
+def test_h34_random_interrupts_leave_nothing_behind() -> None:
     """A sample of `make soak`, which raises if a lock stays held, a thread stays or an interrupt leaves its block."""
     seen = soak(losses=60, interrupts=200, seed=18)
     assert (seen["torn"], seen["tasks"], seen["Ctrl-C"]) == (0, 20, 200)
@@ -136,7 +136,7 @@ def test_an_interrupt_leaves_the_threads_that_call_for_others_usable() -> None:
     workers.close()
 
 
-def test_who_is_interrupted_while_it_leaves_the_line_does_not_stop_those_behind_it() -> None:
+def test_an_interrupt_while_leaving_the_queue_stops_no_others() -> None:
     with Client(Faulty(), listener=quiet) as client:
         lock = client.lock("apt")
 

@@ -72,7 +72,7 @@ def test_who_found_the_loss_by_itself_is_given_the_time_to_leave(
 
 
 @pytest.mark.parametrize("finds_it", [False, True])
-def test_where_nobody_can_insist_the_signal_is_sent_at_once_unless_the_block_leaves_by_itself(
+def test_without_a_retry_the_signal_is_sent_at_once(
     guard: Interrupter, monkeypatch: pytest.MonkeyPatch, finds_it: bool
 ) -> None:
     def refused(_thread: threading.Thread) -> None:
@@ -103,9 +103,7 @@ def test_nothing_is_sent_to_a_block_whose_turn_it_is_not(guard: Interrupter, ins
     assert within.disarm()
 
 
-def test_what_was_sent_counts_as_heard_once_the_handler_ran_or_the_block_is_left(
-    guard: Interrupter, insisting: list[tuple[Any, ...]]
-) -> None:
+def test_a_signal_counts_as_handled_after_handler_or_exit(guard: Interrupter, insisting: list[tuple[Any, ...]]) -> None:
     guard.fire()
     assert guard.was_received()
     signal.pthread_sigmask(signal.SIG_BLOCK, {SIGNAL})
@@ -123,7 +121,7 @@ def test_what_was_sent_counts_as_heard_once_the_handler_ran_or_the_block_is_left
     guard._around.has_received = True
 
 
-def test_that_something_was_thrown_is_not_forgotten_where_the_next_throw_hits_nothing(
+def test_a_thrown_interrupt_is_remembered_if_the_next_misses(
     guard: Interrupter, insisting: list[tuple[Any, ...]]
 ) -> None:
     guard.fire()
@@ -138,7 +136,7 @@ def test_that_something_was_thrown_is_not_forgotten_where_the_next_throw_hits_no
     assert thrown == [False, True, True]
 
 
-def test_an_interrupt_that_would_pass_the_exit_is_put_off_so_many_times_and_raised_then(
+def test_an_interrupt_that_would_skip_the_exit_is_postponed(
     guard: Interrupter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(interrupt, "would_skip_exit", lambda _frame: True)
@@ -165,7 +163,7 @@ def test_whether_its_task_runs_is_asked_without_a_step_of_python_code() -> None:
     assert "call" not in events
 
 
-def test_a_signal_that_somebody_blocked_is_forgotten_with_the_last_block(insisting: list[tuple[Any, ...]]) -> None:
+def test_a_blocked_signal_is_dropped_with_the_last_block(insisting: list[tuple[Any, ...]]) -> None:
     heard: list[int] = []
     before = signal.signal(SIGNAL, lambda number, _frame: heard.append(number))
     theirs = signal.getsignal(SIGNAL)
@@ -185,7 +183,7 @@ def test_a_signal_that_somebody_blocked_is_forgotten_with_the_last_block(insisti
         signal.signal(SIGNAL, before)
 
 
-def test_a_handler_is_put_back_at_once_and_one_that_python_does_not_know_is_replaced_by_what_the_system_does(
+def test_signal_handlers_are_restored_or_reset_to_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     as_ever, installed = signal.signal, list[object]()
@@ -202,7 +200,7 @@ def test_a_handler_is_put_back_at_once_and_one_that_python_does_not_know_is_repl
     assert installed == [signal.SIG_DFL]
 
 
-def test_a_signal_is_handed_on_unless_a_block_is_being_left_and_to_a_handler_alone(guard: Interrupter) -> None:
+def test_a_signal_is_passed_to_its_handler_unless_a_block_exits(guard: Interrupter) -> None:
     heard: list[int] = []
     guard._around._previous = lambda number, _frame: heard.append(number)
     within = Interrupter()
@@ -280,7 +278,7 @@ def test_who_insists_keeps_no_block_alive(monkeypatch: pytest.MonkeyPatch) -> No
     assert is_alive == [True, False]
 
 
-def test_a_mutex_is_held_from_the_first_signal_until_one_was_heard_or_patience_is_over(
+def test_the_mutex_is_held_until_a_signal_is_handled_or_times_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sent = [("sent", True), (SHORT, True)]
@@ -290,7 +288,7 @@ def test_a_mutex_is_held_from_the_first_signal_until_one_was_heard_or_patience_i
         assert first == [*expected, (SHORT, False)]
 
 
-def test_what_reached_nobody_is_handed_on_unless_it_is_ours_and_never_in_circles(
+def test_an_unused_signal_is_passed_on_once_unless_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told, ended, noted = list[object](), list[object](), list[str]()
@@ -331,7 +329,7 @@ def test_what_reached_nobody_is_handed_on_unless_it_is_ours_and_never_in_circles
     assert (len(told), len(ended)) == (3, 1)
 
 
-def test_the_task_that_runs_is_told_and_where_there_is_no_loop_or_task_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_running_task_is_returned_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
 
     async def asks() -> bool:
@@ -345,7 +343,7 @@ def test_the_task_that_runs_is_told_and_where_there_is_no_loop_or_task_none(monk
     assert current_task() is None
 
 
-def test_an_interrupt_that_comes_while_its_block_is_left_goes_no_further_and_that_of_another_does(
+def test_an_interrupt_during_the_exit_ends_there_unless_of_another(
     guard: Interrupter, insisting: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     within = Interrupter()
@@ -368,7 +366,7 @@ def test_an_interrupt_that_comes_while_its_block_is_left_goes_no_further_and_tha
     assert within.disarm()
 
 
-def test_what_was_thrown_is_caught_before_the_block_is_over_and_before_it_is_raised(
+def test_a_thrown_interrupt_is_caught_before_the_block_ends(
     guard: Interrupter, insisting: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caught: list[Interrupter] = []
@@ -408,7 +406,7 @@ def test_it_is_thrown_until_it_is_caught(guard: Interrupter, monkeypatch: pytest
     assert len(throws) == 2
 
 
-def test_a_forked_child_has_a_lock_of_its_own_and_nothing_was_sent_to_a_thread_as_it_begins() -> None:
+def test_a_forked_child_starts_without_pending_interrupts() -> None:
     nest = _ThreadNest()
     assert nest.has_received
     assert nest in fork._INHERITED

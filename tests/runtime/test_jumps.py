@@ -60,7 +60,7 @@ def skips_a_with(code: CodeType) -> Iterator[int]:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="up to 3.12 signals are handled after a jump back")
-def test_no_loop_inside_of_a_with_statement_jumps_back_from_outside_of_it() -> None:
+def test_no_loop_inside_a_with_jumps_back_from_outside_of_it() -> None:
     """A Ctrl-C at such a jump skips `__exit__`: a lock stays held, and every thread that wants it waits forever."""
     root = Path(lockstead.__file__).parent
     found = {

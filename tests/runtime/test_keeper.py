@@ -52,7 +52,7 @@ def test_a_lease_is_renewed_for_as_long_as_it_is_held() -> None:
         assert store.count(Extend) >= 8
 
 
-def test_a_renewal_is_due_an_eighth_of_the_ttl_after_the_last_was_sent() -> None:
+def test_a_renewal_is_due_an_eighth_of_the_ttl_after_the_last() -> None:
     store = Faulty()
     ticking = Ticking(store)
     with ticking.client as client, client.lock("apt", ttl=300).hold() as lease:
@@ -96,7 +96,7 @@ def test_h09_the_loss_is_told_at_the_deadline_less_the_margin(stuck: Stuck) -> N
         until(lambda: lease.lost_reason is not None)
 
 
-def test_h10_a_renewal_that_comes_through_after_the_release_brings_nothing_back(stuck: Stuck) -> None:
+def test_h10_a_renewal_after_the_release_restores_nothing(stuck: Stuck) -> None:
     with Client(stuck, listener=quiet) as client:
         stuck.keys = {"apt"}
         lease = client.lock("apt", ttl=3).acquire()
@@ -137,7 +137,7 @@ def test_refused_connections_for_25_s_do_not_cost_a_lease_of_300_s() -> None:
         lease.release()
 
 
-def test_max_failures_rounds_without_success_are_unreachable_at_half_the_ttl() -> None:
+def test_max_failures_counts_as_unreachable_at_half_the_ttl() -> None:
     store, told = Faulty(), list[LockEvent]()
     ticking = Ticking(store, told.append)
     with ticking.client as client:
@@ -158,7 +158,7 @@ def test_max_failures_rounds_without_success_are_unreachable_at_half_the_ttl() -
         until(lambda: [event.reason for event in told if isinstance(event, Lost)] == [LossReason.UNREACHABLE])
 
 
-def test_progress_is_stored_with_the_next_renewal_and_by_no_write_of_its_own() -> None:
+def test_progress_is_stored_with_the_next_renewal() -> None:
     store = Faulty()
     ticking = Ticking(store)
     with ticking.client as client, client.lock("apt", expected="10m").hold() as lease:
@@ -188,7 +188,7 @@ def test_progress_that_could_not_be_stored_is_stored_later() -> None:
         until(lambda: (seen := client.lock("apt").inspect()) is not None and seen.progress == "3 of 5")
 
 
-def test_h12_a_record_that_an_administrator_deleted_is_gone_and_nothing_else_is_touched() -> None:
+def test_h12_a_record_deleted_by_an_admin_is_gone() -> None:
     store = Faulty()
     with Client(store, listener=quiet) as client:
         lease = client.lock("apt", ttl=3).acquire()
@@ -202,7 +202,7 @@ def test_h12_a_record_that_an_administrator_deleted_is_gone_and_nothing_else_is_
 # --- telling --------------------------------------------------------------------------------------------------------
 
 
-def test_every_callback_is_called_exactly_once_also_if_registered_late() -> None:
+def test_every_callback_is_called_exactly_once_even_if_late() -> None:
     called: list[str] = []
     told: list[LockEvent] = []
     with Client(Faulty(), listener=told.append) as client:
@@ -260,7 +260,7 @@ def test_callbacks_that_hang_keep_no_other_lease_from_being_told() -> None:
         go.set()
 
 
-def test_a_listener_that_hangs_on_a_loss_keeps_no_callback_from_being_called() -> None:
+def test_a_hanging_listener_does_not_delay_callbacks() -> None:
     go, called = threading.Event(), threading.Event()
 
     def hang(event: LockEvent) -> None:
@@ -420,7 +420,7 @@ def test_a_grant_that_cannot_be_kept_is_taken_back(monkeypatch: pytest.MonkeyPat
         until(lambda: client.lock("apt").inspect() is None)
 
 
-def test_h34_a_lease_that_no_thread_can_renew_is_given_back_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_h34_a_lease_without_a_renewing_thread_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     as_ever = threading.Thread.start
 
     def refused(thread: threading.Thread) -> None:
@@ -438,7 +438,7 @@ def test_h34_a_lease_that_no_thread_can_renew_is_given_back_with_an_error(monkey
         client.lock("apt").acquire(timeout=1).release()
 
 
-def test_h33_renewals_that_wait_for_their_turn_are_no_failures_and_who_has_least_time_goes_first() -> None:
+def test_h33_queued_renewals_are_no_failures_and_go_by_urgency() -> None:
     """A hundred leases on a store that answers always, and a third as fast as they are due."""
 
     class Slow(Faulty):

@@ -35,7 +35,7 @@ def still() -> Iterator[Still]:
     one.keeper.close(patience=0)
 
 
-def test_a_lease_that_is_given_up_during_a_round_keeps_no_other_from_being_renewed(still: Still) -> None:
+def test_leaving_a_lease_during_a_round_delays_no_renewal(still: Still) -> None:
     leases = [still.lease("gone")]
     kept = still.lease("a")
     still.clock.at = kept.lease_state.due_at
@@ -56,7 +56,7 @@ def test_a_lease_that_is_given_up_during_a_round_keeps_no_other_from_being_renew
     assert still.events == [LeaseDropped("apt", "gone")]
 
 
-def test_a_renewal_is_sent_if_it_still_waits_and_the_lease_is_still_held(still: Still) -> None:
+def test_a_queued_renewal_is_sent_if_the_lease_is_still_held(still: Still) -> None:
     kept, left = still.lease("a"), still.lease("left")
     with still.keeper._lock:
         still.keeper._register(gone := still.lease("gone", is_kept=False))
@@ -107,7 +107,7 @@ def test_who_has_least_time_left_is_renewed_first_and_who_left_is_not(
 
 
 @pytest.mark.parametrize("store", [Faulty, Batching])
-def test_where_the_crew_has_no_thread_a_renewal_has_failed_and_is_planned_anew(store: type[Faulty]) -> None:
+def test_without_a_worker_a_renewal_fails_and_is_replanned(store: type[Faulty]) -> None:
     still = Still(store())
     kept = still.lease()
     still.crew.is_there = False
@@ -117,7 +117,7 @@ def test_where_the_crew_has_no_thread_a_renewal_has_failed_and_is_planned_anew(s
     assert still.keeper._keeping._schedule.wake_at() == kept.lease_state.due_at > still.clock.at
 
 
-def test_who_left_or_lost_its_lease_before_it_was_given_up_is_not_told_as_abandoned(still: Still) -> None:
+def test_a_left_or_lost_lease_is_not_reported_as_abandoned(still: Still) -> None:
     leases = [still.lease(holder) for holder in ("left", "lost", "held")]
     still.clock.at = leases[0].lease_state.due_at
     still.round()  # from here on what waits to be sent refers to each, and hears of its end
@@ -142,7 +142,7 @@ def test_who_left_or_lost_its_lease_before_it_was_given_up_is_not_told_as_abando
     assert len(still.keeper) == 0
 
 
-def test_the_timing_thread_is_woken_for_what_is_due_before_it_would_wake_up_and_for_nothing_else(still: Still) -> None:
+def test_the_timing_thread_is_woken_only_for_earlier_actions(still: Still) -> None:
     kept = still.lease()
     still.round()
     still.has_rung()
@@ -154,7 +154,7 @@ def test_the_timing_thread_is_woken_for_what_is_due_before_it_would_wake_up_and_
     assert still.has_rung()
 
 
-def test_after_a_fault_of_our_own_whatever_is_planned_wakes_the_timing_thread(still: Still) -> None:
+def test_after_an_internal_error_the_timing_thread_is_woken(still: Still) -> None:
     kept = still.lease()
     still.round()
     still.has_rung()
@@ -180,7 +180,7 @@ def test_a_task_for_which_the_system_gives_no_thread_is_tried_again(still: Still
     assert (done, still.keeper._tasks_under_way, still.keeper._tasks) == (["done"], 0, [])
 
 
-def test_a_task_is_under_way_from_the_round_that_gives_it_to_the_crew_until_it_is_done(still: Still) -> None:
+def test_a_task_counts_as_in_flight_until_it_is_done(still: Still) -> None:
     done: list[str] = []
 
     def fails() -> None:
@@ -202,7 +202,7 @@ def test_a_task_is_under_way_from_the_round_that_gives_it_to_the_crew_until_it_i
     assert not waits.is_alive(), "who waits for tasks is told of each"
 
 
-def test_an_answer_is_told_by_what_it_means_to_a_lease_that_is_held_and_to_no_other(still: Still) -> None:
+def test_an_answer_is_reported_only_for_a_held_lease(still: Still) -> None:
     kept, left = still.lease("a"), still.lease("left")
     error = OutcomeUnknown("silent")
     for one in (kept, left):
@@ -234,7 +234,7 @@ def test_an_answer_is_told_by_what_it_means_to_a_lease_that_is_held_and_to_no_ot
     )
 
 
-def test_the_answer_to_a_renewal_of_a_member_holds_for_its_registration_as_well(still: Still) -> None:
+def test_a_members_renewal_also_renews_its_registration(still: Still) -> None:
     kept = still.lease()
     registration = LeaseId(Name("apt", Space.MEMBER, "1/m"), "m", "2", 300.0)
     joined = Attached(kept.lease_state.lease, registration, still.clock.at + 250, still.clock.at + 297, still.clock.at)
@@ -247,7 +247,7 @@ def test_the_answer_to_a_renewal_of_a_member_holds_for_its_registration_as_well(
     assert kept.lease_state.deadline == still.clock.at + 290
 
 
-def test_progress_goes_with_the_next_renewal_and_again_if_that_failed_and_none_is_newer(still: Still) -> None:
+def test_progress_is_sent_again_after_a_failed_renewal(still: Still) -> None:
     plain, alerts, expects = still.lease("a"), still.lease("b"), still.lease("c")
     alerts.lease_state.settings = Settings.make(ttl=300, alert_after=60, expected=600)
     expects.lease_state.settings = Settings.make(ttl=300, expected=600)
@@ -290,7 +290,7 @@ def test_whatever_a_renewal_raises_is_an_attempt_that_failed(still: Still, monke
     assert failure.__cause__ is odd
 
 
-def test_whatever_comes_of_one_renewal_of_a_batch_is_an_attempt_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_error_of_a_batched_renewal_is_a_failed_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     still = Still(Batching())
     kept = still.lease()
     kept.lease_state.queue()
@@ -302,7 +302,7 @@ def test_whatever_comes_of_one_renewal_of_a_batch_is_an_attempt_that_failed(monk
     assert not kept.lease_state.in_flight
 
 
-def test_a_loss_is_told_once_to_guards_callbacks_and_listener_and_aside_where_the_teller_must_not_wait(
+def test_a_loss_notifies_guards_callbacks_and_listener_once(
     still: Still,
 ) -> None:
     for aside in (False, True):
@@ -344,7 +344,7 @@ def test_where_no_teller_can_be_had_the_loss_is_told_by_who_found_it(still: Stil
     ]
 
 
-def test_where_no_teller_can_be_had_the_listener_is_called_outside_the_lock(still: Still) -> None:
+def test_without_a_thread_the_listener_is_called_outside_the_lock(still: Still) -> None:
     owned: list[bool] = []
     still.keeper._emit_to = lambda event: owned.append(still.keeper._lock._is_owned())  # type: ignore[attr-defined]
     still.tellers.is_there = False
@@ -382,7 +382,7 @@ def timed(still: Still, happens: Callable[[], object]) -> list[str]:
     return slept.seen
 
 
-def test_the_timing_thread_tells_aside_and_sleeps_between_two_rounds_until_the_keeper_is_closed(still: Still) -> None:
+def test_the_timing_thread_notifies_in_threads_and_sleeps(still: Still) -> None:
     kept = still.lease()
     still.clock.at = kept.lease_state.notify_at
     seen = timed(still, lambda: still.keeper.close(patience=0))
@@ -392,9 +392,7 @@ def test_the_timing_thread_tells_aside_and_sleeps_between_two_rounds_until_the_k
     assert [type(event) for event in still.events] == [Lost]
 
 
-def test_a_fault_in_a_round_is_slept_over_and_what_is_due_at_once_is_not(
-    still: Still, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_round_is_repeated_after_a_pause(still: Still, monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[Any] = [ValueError("odd"), 0.0, 0.5, None]
 
     def answer(_actions: list[Any]) -> float | None:
@@ -410,7 +408,7 @@ def test_a_fault_in_a_round_is_slept_over_and_what_is_due_at_once_is_not(
     assert [type(event) for event in still.events] == [EngineWarning]
 
 
-def test_the_timing_thread_ends_with_a_keeper_that_nobody_has_any_more() -> None:
+def test_the_timing_thread_ends_with_an_unreferenced_keeper() -> None:
     owners = [Still()]
     slept = Slept(owners.clear)
     ref = weakref.ref(owners[0].keeper)

@@ -48,7 +48,7 @@ def test_a_closed_keeper_takes_no_lease_and_does_no_chore(told: Told) -> None:
 
 
 @pytest.mark.usefixtures("threadless")
-def test_where_no_thread_can_be_had_no_lease_is_kept_and_a_task_is_done_at_once_or_never(told: Told) -> None:
+def test_without_a_thread_no_lease_is_kept(told: Told) -> None:
     done: list[str] = []
     kept = told.lease(is_kept=False)
     with pytest.raises(StoreUnavailable, match="no thread can be started"):
@@ -60,7 +60,7 @@ def test_where_no_thread_can_be_had_no_lease_is_kept_and_a_task_is_done_at_once_
     assert done == ["now"]
 
 
-def test_a_holder_is_kept_while_somebody_refers_to_its_lease_and_has_not_left(told: Told) -> None:
+def test_a_holder_is_kept_while_its_lease_is_referenced(told: Told) -> None:
     kept, other = told.lease("a"), told.lease("b")
     assert [told.keeper.keeps(holder) for holder in ("a", "b", "c")] == [True, True, False]
     assert told.keeper.leave(other, told.clock.at)
@@ -80,7 +80,7 @@ def test_who_leaves_after_its_deadline_had_lost_its_lease_before(told: Told) -> 
     assert (kept.lease_state.reason, len(told.keeper)) == (LossReason.EXPIRED, 0)
 
 
-def test_an_owner_that_becomes_a_member_believes_the_earlier_deadline_and_is_due_by_it(told: Told) -> None:
+def test_an_owner_that_is_a_member_uses_the_earlier_deadline(told: Told) -> None:
     kept, left = told.lease("a"), told.lease("b")
     told.keeper.leave(left, told.clock.at)
     registration = LeaseId(Name("apt", Space.MEMBER, "1/m"), "m", "2", 300.0)
@@ -93,7 +93,7 @@ def test_an_owner_that_becomes_a_member_believes_the_earlier_deadline_and_is_due
     assert len(told.keeper._keeping._schedule) == 1, "what was given back is planned no more"
 
 
-def test_who_gives_back_waits_for_a_renewal_that_was_sent_and_for_no_other(told: Told) -> None:
+def test_a_release_waits_only_for_a_sent_renewal(told: Told) -> None:
     kept = told.lease()
     told.keeper.settle(kept, 600)
     kept.lease_state.queue()
@@ -108,7 +108,7 @@ def test_who_gives_back_waits_for_a_renewal_that_was_sent_and_for_no_other(told:
     until(lambda: told.of(RenewalFailed))
 
 
-def test_a_loss_that_was_found_elsewhere_is_told_to_all_once_and_at_once(told: Told) -> None:
+def test_a_loss_found_elsewhere_is_notified_once_and_at_once(told: Told) -> None:
     began_at = time.monotonic()
     for number in range(5):
         kept, calls = told.lease(), []
@@ -157,7 +157,7 @@ def test_guards_that_are_gone_make_room(told: Told) -> None:
     assert len(kept.guards) == 1
 
 
-def test_a_callback_that_fails_is_told_of_and_keeps_no_other_from_being_called(told: Told) -> None:
+def test_a_failing_callback_is_reported_and_the_others_are_called(told: Told) -> None:
     kept, calls = told.lease(), []
     told.keeper.on_lost(kept, fails)
     told.keeper.on_lost(kept, lambda: calls.append("second"))
@@ -165,7 +165,7 @@ def test_a_callback_that_fails_is_told_of_and_keeps_no_other_from_being_called(t
     until(lambda: calls and told.of(CallbackFailed))
 
 
-def test_closing_ends_every_lease_does_what_was_put_off_and_is_done_once(told: Told) -> None:
+def test_closing_ends_all_leases_and_runs_postponed_work_once(told: Told) -> None:
     kept, done = told.lease(), []
 
     def takes_long() -> None:
@@ -234,7 +234,7 @@ def test_in_a_forked_copy_every_lease_is_lost_and_nothing_is_told(told: Told) ->
     assert told.events == []
 
 
-def test_a_renewal_that_somebody_asked_for_himself_leaves_our_own_under_way(told: Told) -> None:
+def test_an_explicit_renewal_leaves_the_keepers_in_flight(told: Told) -> None:
     kept = told.lease()
     kept.lease_state.sending(told.clock.at)
     told.keeper.renewed(kept, Renewal(told.clock.at + 500, told.clock.at, "2"))
@@ -258,7 +258,7 @@ def test_a_fault_of_our_own_is_told_and_loses_no_lease(told: Told) -> None:
     assert "ValueError: odd" in str(event)
 
 
-def test_a_lease_that_nobody_has_any_more_is_told_as_abandoned_and_kept_no_longer(told: Told) -> None:
+def test_an_unreferenced_lease_is_reported_and_not_renewed(told: Told) -> None:
     kept = told.lease()
     del kept
     gc.collect()
@@ -283,7 +283,7 @@ def test_a_round_sleeps_until_something_is_due_but_never_for_long(told: Told) ->
         assert told.keeper._decide([]) is None
 
 
-def test_a_loss_that_a_round_finds_is_handed_on_to_be_told_and_the_lease_is_kept_no_longer(told: Told) -> None:
+def test_a_loss_found_in_a_round_is_notified_and_the_lease_dropped(told: Told) -> None:
     kept = told.lease()
     with told.keeper._lock:
         told.clock.at = kept.lease_state.notify_at
@@ -304,7 +304,7 @@ def test_leases_that_are_lost_in_one_round_are_all_told(told: Told) -> None:
     assert [kept.lease_state.lease.holder for kept in lost] == ["a", "b", "c"]
 
 
-def test_who_gives_back_an_older_lease_of_a_holder_leaves_its_newer_one_known(told: Told) -> None:
+def test_releasing_an_older_lease_keeps_the_newer_one_known(told: Told) -> None:
     older, newer = told.lease("a"), told.lease("a")
     told.keeper.leave(older, told.clock.at)
     assert told.keeper.keeps("a")

@@ -41,21 +41,21 @@ def revoke(client: Client, key: str, lease: lockstead.Lease) -> None:
     until(lambda: not lease.is_held)
 
 
-def test_the_body_returned_and_the_lease_was_held_then_the_key_is_free(client: Client) -> None:
+def test_a_returning_body_with_a_held_lease_frees_the_key(client: Client) -> None:
     with client.lock("apt").hold() as lease:
         assert lease.is_held
     assert client.lock("apt").inspect() is None
     assert not lease.is_held
 
 
-def test_the_body_returned_and_the_lease_was_lost_then_lease_lost_is_raised(client: Client) -> None:
+def test_a_returning_body_with_a_lost_lease_raises_lease_lost(client: Client) -> None:
     with pytest.raises(LeaseLost, match="REVOKED") as caught, client.lock("apt", ttl=3).hold() as lease:
         revoke(client, "apt", lease)
     assert caught.value.reason is LossReason.REVOKED
     assert (caught.value.key, caught.value.holder) == ("apt", lease.holder)
 
 
-def test_the_body_raised_and_the_lease_was_lost_then_its_exception_passes_with_a_note(client: Client) -> None:
+def test_a_raising_body_with_a_lost_lease_gets_a_note(client: Client) -> None:
     with pytest.raises(KeyError, match="mine") as caught, client.lock("apt", ttl=3).hold() as lease:
         revoke(client, "apt", lease)
         raise KeyError("mine")
@@ -128,7 +128,7 @@ def test_a_body_that_gave_the_lease_back_itself_leaves_quietly(client: Client) -
     assert client.release(ticket) is True
 
 
-def test_a_client_that_was_closed_inside_the_block_leaves_as_lease_lost(client: Client, store: Faulty) -> None:
+def test_closing_the_client_inside_a_block_is_lease_lost(client: Client, store: Faulty) -> None:
     with pytest.raises(LeaseLost, match="ended"), client.lock("apt").hold():
         client.close()
     assert store.count(Remove) == 0
@@ -158,7 +158,7 @@ def test_the_cause_survives_an_interrupted_block(client: Client, store: Faulty) 
     assert caught.value.__cause__ is lease.last_error is not None
 
 
-def test_a_lease_that_was_out_of_reach_is_taken_back_in_the_background(client: Client, store: Faulty) -> None:
+def test_an_unreachable_lease_is_released_in_the_background(client: Client, store: Faulty) -> None:
     """The block's LeaseLost does not wait for a store that was silent for so long."""
     lease = client.lock("apt", ttl=3, max_failures=1, owner="nightly").acquire()
     store.before = refuse
@@ -289,7 +289,7 @@ def test_a_dropped_lease_is_told_and_no_longer_renewed(client: Client, store: Fa
     assert store.count(Remove) == 0
 
 
-def test_leases_that_were_dropped_leave_nothing_in_memory_and_those_that_are_held_are_still_known(
+def test_dropped_leases_leave_nothing_in_memory(
     client: Client,
 ) -> None:
     kept = [client.lock(f"kept-{number}", ttl=60).acquire() for number in range(5)]
@@ -351,7 +351,7 @@ def test_a_closed_client_refuses_at_once_instead_of_waiting_for_ever(client: Cli
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_h06_who_leaves_after_the_deadline_touches_nothing_though_nobody_noticed_the_loss(shared: bool) -> None:
+def test_h06_leaving_after_the_deadline_sends_nothing(shared: bool) -> None:
     """The process stood still past the deadline, and its keeper has not looked at the clock since."""
 
     class Clock(SetClock):
@@ -376,7 +376,7 @@ def test_h06_who_leaves_after_the_deadline_touches_nothing_though_nobody_noticed
     client.close()
 
 
-def test_h06_h17_a_token_that_was_drawn_past_the_deadline_is_given_to_nobody() -> None:
+def test_h06_h17_a_token_drawn_after_the_deadline_is_discarded() -> None:
     class Drawn(Faulty):
         @property
         def traits(self) -> Traits:

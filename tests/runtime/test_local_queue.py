@@ -29,7 +29,7 @@ def test_h14_each_acquisition_is_a_holder_of_its_own() -> None:
         assert len(holders) == 3
 
 
-def test_h14_the_same_thread_asking_for_what_it_holds_is_refused_at_once() -> None:
+def test_h14_the_same_thread_cannot_acquire_what_it_holds() -> None:
     with Client(Faulty(), listener=quiet) as client, client.lock("apt").hold():
         began = time.monotonic()
         with pytest.raises(NotAcquired, match="already held by this thread"):
@@ -82,7 +82,7 @@ def test_h14_the_same_task_is_refused_and_another_task_waits() -> None:
     asyncio.run(both())
 
 
-def test_h15_a_thousand_waiters_of_one_process_read_like_one_and_write_nothing() -> None:
+def test_h15_a_thousand_waiters_of_a_process_read_like_one() -> None:
     store = Faulty()
 
     async def crowd() -> list[int]:
@@ -114,7 +114,7 @@ def test_h15_a_thousand_waiters_of_one_process_read_like_one_and_write_nothing()
     assert store.count(Read) <= 3 * 1000
 
 
-def test_h15_waiters_that_run_out_of_time_ask_once_more_and_leave_the_line() -> None:
+def test_h15_waiters_out_of_time_try_once_more_and_leave() -> None:
     store = Faulty()
 
     async def crowd() -> None:
@@ -129,7 +129,7 @@ def test_h15_waiters_that_run_out_of_time_ask_once_more_and_leave_the_line() -> 
     asyncio.run(crowd())
 
 
-def test_a_waiter_of_this_process_is_woken_by_a_release_long_before_its_pause_ends() -> None:
+def test_a_release_wakes_a_waiter_of_this_process() -> None:
     with Client(Faulty(), listener=quiet) as client:
         lease = client.lock("apt").acquire()
         got = threading.Event()
@@ -264,7 +264,7 @@ def test_a_waiter_whose_event_loop_stands_still_keeps_its_place() -> None:
     assert not lines._queues
 
 
-def test_who_leaves_wakes_the_next_one_also_if_a_newcomer_has_seen_that_it_is_over() -> None:
+def test_leaving_wakes_the_next_waiter_despite_a_newcomer() -> None:
     lines, waiters = LocalQueue(), [ThreadWaker() for _ in range(3)]
     assert [lines.enter("apt", one) for one in waiters[:2]] == [True, False]
     waiters[0].is_over = True

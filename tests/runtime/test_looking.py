@@ -40,7 +40,7 @@ def test_the_history_says_who_broke_whose_lease_when_why_and_how(client: Client)
     assert abs(entry.at.diff().in_seconds()) < 300
 
 
-def test_the_history_is_of_one_key_or_of_all_and_the_oldest_comes_first(client: Client) -> None:
+def test_the_history_of_a_key_or_of_all_is_oldest_first(client: Client) -> None:
     for key, now in (("b", False), ("a", True), ("b", True), ("a/b", False)):
         break_one(client, key, now=now)
     assert [(one.key, one.what) for one in client.history()] == [
@@ -54,7 +54,7 @@ def test_the_history_is_of_one_key_or_of_all_and_the_oldest_comes_first(client: 
     assert client.lock("never").history() == []
 
 
-def test_a_wait_until_it_is_free_ends_when_it_is_given_back_and_takes_nothing(client: Client) -> None:
+def test_wait_until_free_ends_at_the_release_without_acquiring(client: Client) -> None:
     lock = client.lock("apt", backoff_min=0.01, backoff_max=0.05)
     assert lock.wait_until_free(timeout=0) is True
     lease = lock.acquire(timeout=10)
@@ -115,7 +115,7 @@ def test_a_damaged_audit_entry_is_shown_as_far_as_it_can_be_read(client: Client)
     assert (second.at_epoch, second.at, second.by) == (None, None, "anna")
 
 
-def test_a_listing_shows_a_record_that_cannot_be_read_beside_the_others(client: Client) -> None:
+def test_a_listing_shows_unreadable_records_beside_the_others(client: Client) -> None:
     store = client._engine.store
     with client.lock("a").hold(timeout=10), client.lock("c").hold(timeout=10):
         store.perform(Create(Name("b"), {"v": "1", "identity": "x/1", "ttl": "soon"}), 5)

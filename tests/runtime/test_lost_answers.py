@@ -27,7 +27,7 @@ class Mute(Watching):
         return answer
 
 
-def test_h03_who_adopts_without_an_answer_is_not_woken_by_its_own_requests() -> None:
+def test_h03_adopting_is_not_woken_by_its_own_requests() -> None:
     store = Mute()
     with Client(store, listener=quiet) as client, pytest.raises(OutcomeUnknown):
         client.lock("apt", **SETTINGS).acquire(1.0)
@@ -46,7 +46,7 @@ def test_h03_nor_is_who_awaits() -> None:
     assert 2 <= store.count(Extend) <= MOST
 
 
-def test_h27_who_closes_without_an_answer_is_not_woken_by_its_own_requests() -> None:
+def test_h27_closing_is_not_woken_by_its_own_requests() -> None:
     inner = Watching()
     with Client(inner, listener=quiet) as client:
         lease = client.lock("apt", **SETTINGS).acquire()

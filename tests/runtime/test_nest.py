@@ -27,7 +27,7 @@ def test_the_outermost_lost_block_is_due_and_no_other() -> None:
     assert not Block().is_due
 
 
-def test_what_was_raised_for_a_block_is_not_raised_again_nor_for_those_that_were_open_then() -> None:
+def test_a_block_is_interrupted_only_once() -> None:
     nest, (outer, inner) = nested(2)
     outer.is_lost = inner.is_lost = True
     nest.raised.append(outer.number)
@@ -41,7 +41,7 @@ def test_what_was_raised_for_a_block_is_not_raised_again_nor_for_those_that_were
     assert within.due() is outer
 
 
-def test_a_block_that_begins_after_an_interrupt_is_interrupted_as_ever() -> None:
+def test_a_block_after_an_interrupt_can_be_interrupted() -> None:
     nest, (outer,) = nested(1)
     outer.is_lost = True
     nest.raised.append(outer.number)
@@ -65,7 +65,7 @@ def test_what_reached_nobody_is_due_again_and_nothing_else_is() -> None:
     assert nest.due() is outer
 
 
-def test_a_block_that_is_left_takes_with_it_those_within_it_and_none_around_it() -> None:
+def test_leaving_a_block_ends_inner_blocks_and_no_outer_ones() -> None:
     nest, (outer, middle, inner) = nested(3)
     assert nest.leave(middle) is False
     assert [block.is_over for block in (outer, middle, inner)] == [False, True, True]
@@ -74,7 +74,7 @@ def test_a_block_that_is_left_takes_with_it_those_within_it_and_none_around_it()
     assert list(nest) == []
 
 
-def test_what_was_raised_is_forgotten_with_the_last_block_and_not_before() -> None:
+def test_a_raised_interrupt_is_forgotten_with_the_last_block() -> None:
     nest, (outer,) = nested(1)
     nest.raised.append(outer.number)
     nested(1, nest)

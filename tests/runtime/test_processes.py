@@ -83,7 +83,7 @@ class Hangs(MemoryStore):
     ],
     ids=["renewing", "awaiting", "acquiring"],
 )
-def test_h19_a_store_that_hangs_does_not_hang_the_end_of_the_interpreter(script: str) -> None:
+def test_h19_a_hanging_store_does_not_block_interpreter_exit(script: str) -> None:
     with Child(HANGS + textwrap.dedent(script) + "\nsay('bye')\n", "memory:") as child:
         assert child.hear() == "bye"
         assert child.end(45) == 0
@@ -118,7 +118,7 @@ def test_h01_the_lock_of_a_killed_process_is_taken_over_after_its_ttl(sqlite_url
             )
 
 
-def test_h29_a_worker_notices_that_it_works_under_a_lease_that_nobody_holds_any_more(sqlite_url: str) -> None:
+def test_h29_a_worker_notices_that_its_lease_is_gone(sqlite_url: str) -> None:
     """The owner is killed and its lock broken by an operator; its worker continues."""
     script = """
     lock = lockstead.Lock(URL + "#apt", ttl=2)

@@ -19,7 +19,7 @@ from tests.runtime.fifo import FifoStore
 APT = Name("apt")
 
 
-def test_h28_a_waiter_whose_own_late_request_is_granted_leaves_the_queue() -> None:
+def test_h28_a_late_grant_of_a_waiter_leaves_the_queue() -> None:
     store = FifoStore()
     other = store.beside()
     lost: list[Command[Any]] = []
@@ -50,9 +50,7 @@ def test_h28_a_waiter_whose_own_late_request_is_granted_leaves_the_queue() -> No
 
 
 @pytest.mark.parametrize(("is_free", "kind"), [(True, Create), (False, Read)])
-def test_a_waiter_writes_at_once_when_it_is_its_turn_and_reads_after_a_mere_change(
-    is_free: bool, kind: type[Command[Any]]
-) -> None:
+def test_a_waiter_writes_at_its_turn_and_reads_after_a_change(is_free: bool, kind: type[Command[Any]]) -> None:
     store = FifoStore()
     held = store.perform(Create(APT, {"v": "1", "identity": "other", "ttl": "60"}), 1.0)
     asked: list[type] = []

@@ -56,7 +56,7 @@ def test_a_silent_store_costs_a_renewal_and_not_the_lease() -> None:
             assert lease.time_left == pytest.approx(BELIEVED)
 
 
-def test_a_renewal_at_ones_own_word_brings_the_progress_and_one_that_fails_leaves_it_to_the_next() -> None:
+def test_an_explicit_renewal_stores_progress_or_leaves_it_pending() -> None:
     store = Faulty()
     with Ticking(store).client as client:
         lock = client.lock("apt", ttl=TTL, expected=60, backoff_min=0.001, backoff_max=0.002)
@@ -84,7 +84,7 @@ def test_a_renewal_at_ones_own_word_brings_the_progress_and_one_that_fails_leave
             assert lease._kept.progress is None
 
 
-def test_a_renewal_whose_progress_the_store_refuses_costs_the_progress_and_not_the_lease() -> None:
+def test_a_refused_progress_text_does_not_lose_the_lease() -> None:
     store = Faulty()
 
     def refuses_progress(command: Command[Any]) -> None:

@@ -44,7 +44,7 @@ def driven(store: Any, *commands: Any, limits: Limits | None = None, bell: Bells
     return run(asked(*commands), store, SetClock(), limits or Limits(5.0), bell or Bells())
 
 
-def test_a_request_has_its_own_time_or_what_is_left_of_the_wait_and_a_little_more() -> None:
+def test_a_requests_limit_is_its_own_or_the_rest_of_the_wait() -> None:
     assert Limits(5.0).of(1e9) == 5.0
     bounded = Limits(5.0, gives_up_at=100.0)
     assert (bounded.of(90.0), bounded.of(98.0)) == (5.0, pytest.approx(2 + OVERTIME))
@@ -68,7 +68,7 @@ def test_a_pause_ends_with_the_wait_at_the_latest() -> None:
     assert [bounded.pause(pause, now) for now in (90.0, 98.0, 100.0, 101.0)] == [3.0, 2.0, 0.0, 0.0]
 
 
-def test_who_was_stopped_in_a_pause_beyond_the_end_of_the_wait_has_its_last_try() -> None:
+def test_a_waiter_stopped_beyond_its_end_has_its_last_try() -> None:
     store, clock = Faulty(), SetClock()
     limits: list[float] = []
     perform = store.perform
@@ -114,7 +114,7 @@ def test_what_is_written_is_stamped_with_the_wall_clock() -> None:
     assert float(created.fields["acquired_at"]) == SetClock().wall()
 
 
-def test_a_script_is_thrown_what_the_store_raises_and_what_it_should_not_raise_is_doubt() -> None:
+def test_unexpected_store_errors_become_unknown_outcomes() -> None:
     store = Faulty()
 
     def raising(error: Exception) -> Callable[[object], None]:
@@ -140,7 +140,7 @@ def test_a_script_is_thrown_what_the_store_raises_and_what_it_should_not_raise_i
     assert inspect.getgeneratorstate(script) == inspect.GEN_CLOSED
 
 
-def test_without_time_nothing_is_sent_and_a_script_that_raises_is_closed() -> None:
+def test_without_time_nothing_is_sent_and_the_script_is_closed() -> None:
     store = Faulty()
     (error,) = driven(store, Read(APT), limits=Limits(5.0, gives_up_at=0.0))
     assert isinstance(error, OutOfTime)
@@ -168,7 +168,7 @@ def test_a_pause_waits_for_the_bell_and_says_whether_it_was_rung(rings: bool) ->
     assert bell.waits == [3.0]
 
 
-def test_nobody_sleeps_past_the_instant_at_which_the_record_can_be_over() -> None:
+def test_no_waiter_sleeps_past_the_earliest_expiry() -> None:
     drawn = [Limits(1.0).pause(Pause(APT, 5.0, 9.0, over_in=2.0, spread=0.1), 0.0) for _ in range(100)]
     assert all(2.0 <= one <= 2.1 for one in drawn)
     assert len(set(drawn)) > 1
@@ -188,7 +188,7 @@ class Together(Faulty):
         return self.said
 
 
-def test_of_many_scripts_each_is_thrown_what_befell_its_own_request_or_all_of_them() -> None:
+def test_each_script_gets_the_error_of_its_own_request() -> None:
     down = StoreUnavailable("down")
 
     def many(said: Any) -> list[Any]:
@@ -211,7 +211,7 @@ class Leased:
     pass
 
 
-def test_the_current_lease_is_the_innermost_that_was_entered_and_is_still_there() -> None:
+def test_the_current_lease_is_the_innermost_entered_one() -> None:
     outer, inner = Leased(), Leased()
     assert context.current() is None
     context.enter(outer)
@@ -237,7 +237,7 @@ def test_the_current_lease_is_the_innermost_that_was_entered_and_is_still_there(
 
 
 @pytest.mark.parametrize("late", [0.0, 1.0])
-def test_a_wait_that_ended_while_the_process_was_stopped_has_the_time_to_ask_once_more(late: float) -> None:
+def test_a_wait_that_ended_in_a_stopped_process_tries_once_more(late: float) -> None:
     store, clock = Faulty(), SetClock()
     limits = Limits(5.0, clock.at + 1)
     back_by = limits.back_by(clock.at + 1)

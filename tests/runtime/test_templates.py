@@ -62,7 +62,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("template", WRITTEN)
-def test_a_key_is_the_same_from_a_url_as_prefect_has_it_and_by_itself_as_dagster_has_it(template: str) -> None:
+def test_a_key_is_the_same_from_a_url_and_as_a_plain_key(template: str) -> None:
     by_itself = templates.rendered("key", template, VALUES)
     url = templates.rendered_url(f"sqlite:///locks.db#{template}", VALUES)
     assert by_itself == unquote(url.partition("#")[2]) == WRITTEN[template]
@@ -86,7 +86,7 @@ def test_a_key_is_the_same_from_a_url_as_prefect_has_it_and_by_itself_as_dagster
         ("{dist:d}", "{dist} cannot be written"),
     ],
 )
-def test_a_value_that_names_no_lock_is_refused_in_one_line_the_same_in_both(template: str, why: str) -> None:
+def test_an_invalid_value_is_refused_alike_in_both(template: str, why: str) -> None:
     lines = []
     for call in (
         lambda: templates.rendered("lock", f"sqlite:///locks.db#{template}", VALUES),
@@ -101,7 +101,7 @@ def test_a_value_that_names_no_lock_is_refused_in_one_line_the_same_in_both(temp
 
 
 @pytest.mark.parametrize("template", ["{", "}", "{}", "{0}", "{a:{b}}", "{.x}", "{!}"])
-def test_a_template_that_cannot_be_read_is_refused_before_there_are_values(template: str) -> None:
+def test_an_invalid_template_is_refused_without_values(template: str) -> None:
     for call in (templates.sample, templates.names_in):
         with pytest.raises(ValueError, match="key=") as refused:
             call("key", template)

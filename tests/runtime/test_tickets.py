@@ -115,9 +115,7 @@ def test_h27_a_release_waits_until_the_last_member_has_left(client: Client, work
     assert released == [True]
 
 
-def test_h27_a_member_that_is_still_live_at_the_bound_leaves_the_lease_to_expire(
-    client: Client, worker: Client
-) -> None:
+def test_h27_a_live_member_at_the_limit_lets_the_lease_expire(client: Client, worker: Client) -> None:
     lease = client.lock("apt", ttl=60).acquire()
     member = worker.lock("apt").attach(lease.share())
     assert lease.release(drain=0.2) is False
@@ -151,9 +149,7 @@ def test_who_works_under_a_lease_is_shown_the_oldest_first(client: Client, worke
     second.release()
 
 
-def test_a_wait_for_chosen_members_ends_when_these_have_left_and_leaves_the_lease_as_it_is(
-    client: Client, worker: Client
-) -> None:
+def test_a_wait_for_some_members_ends_when_they_have_left(client: Client, worker: Client) -> None:
     quick = client.lock("apt", ttl=60, backoff_min=0.01, backoff_max=0.05)
     ticket = quick.acquire().detach()
     build = worker.lock("apt", owner="build").attach(ticket)
@@ -171,7 +167,7 @@ def test_a_wait_for_chosen_members_ends_when_these_have_left_and_leaves_the_leas
     assert client.release(ticket) is True
 
 
-def test_a_dead_member_is_waited_for_until_its_registration_has_expired(client: Client, store: Faulty) -> None:
+def test_a_dead_member_counts_until_its_registration_expires(client: Client, store: Faulty) -> None:
     lease = client.lock("apt", ttl=3).acquire()
     ticket = lease.share()
     dead = Client(store.beside(), listener=quiet)
@@ -199,9 +195,7 @@ def test_who_vouches_for_a_members_death_ends_the_wait_for_it(client: Client, wo
     assert client.release(ticket, drain=0) is True
 
 
-def test_a_member_whose_registration_is_withdrawn_though_it_lives_loses_its_lease(
-    client: Client, worker: Client
-) -> None:
+def test_a_live_member_whose_registration_is_removed_loses_it(client: Client, worker: Client) -> None:
     ticket = client.lock("apt", ttl=1).acquire().detach()
     member = worker.lock("apt").attach(ticket)
     (found,) = client.lock("apt").members(ticket)
@@ -288,7 +282,7 @@ def test_sharing_twice_registers_once(client: Client, store: Faulty) -> None:
     assert not store.inner._memory.entries
 
 
-def test_a_ticket_carries_no_credentials_and_fits_an_environment_variable(client: Client) -> None:
+def test_a_ticket_has_no_credentials_and_fits_a_variable(client: Client) -> None:
     ticket = client.lock("apt").acquire().detach()
     assert str(ticket).isascii()
     assert " " not in str(ticket)
@@ -318,7 +312,7 @@ def test_h27_a_worker_process_under_its_parents_lease(shared_url: str) -> None:
     assert lock.inspect() is None
 
 
-def test_a_ticket_passed_on_between_processes_and_given_back_by_the_last(shared_url: str) -> None:
+def test_a_ticket_is_passed_on_and_released_by_the_last_process(shared_url: str) -> None:
     first = """
     lock = lockstead.Lock(URL + "#apt", ttl=30)
     say(lock.acquire(timeout=60).detach())

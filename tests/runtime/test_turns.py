@@ -33,7 +33,7 @@ def in_line(number: int) -> tuple[LocalQueue, list[Waiter]]:
     return lines, waiters
 
 
-def test_the_first_in_line_asks_and_hands_on_to_the_next_who_still_waits() -> None:
+def test_the_first_waiter_sends_and_hands_over_to_the_next() -> None:
     lines, (first, second, third) = in_line(3)
     assert [lines.is_first("apt", one) for one in (first, second, third)] == [True, False, False]
     second.is_over = True
@@ -71,7 +71,7 @@ def test_a_line_is_followed_while_somebody_stands_behind_the_first() -> None:
     assert not lines.is_followed("deb")
 
 
-def test_what_the_first_saw_is_kept_until_the_key_moves_or_the_line_ends() -> None:
+def test_the_first_waiters_note_lasts_until_the_key_changes() -> None:
     lines, (first, second) = in_line(2)
     seen: Any = object()
     lines.note("apt", seen)

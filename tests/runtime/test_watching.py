@@ -47,7 +47,7 @@ def pause(waiter_id: str = "a", seconds: float = 10.0, **settings: Any) -> Pause
     return Pause(APT, seconds, seconds, waiter_id, **settings)
 
 
-def test_one_subscription_lives_over_the_pauses_and_misses_nothing_between_them() -> None:
+def test_a_subscription_lasts_over_pauses_and_misses_nothing() -> None:
     store = Notifies()
     store.before = lambda _read: store.notify()
     first, _read, second = driven(store, pause(seconds=0.01), Read(APT), pause())
@@ -56,9 +56,7 @@ def test_one_subscription_lives_over_the_pauses_and_misses_nothing_between_them(
 
 
 @pytest.mark.parametrize(("waiter_id", "is_free"), [("a", True), ("a", False), ("", True)])
-def test_a_notified_pause_ends_and_acquiring_is_worth_a_write_where_the_record_is_gone(
-    waiter_id: str, is_free: bool
-) -> None:
+def test_a_notified_pause_ends_and_a_gone_record_is_created(waiter_id: str, is_free: bool) -> None:
     store = Notifies()
     threading.Thread(target=lambda: (until(lambda: store.subscribed), store.notify(is_free))).start()
     assert driven(store, pause(waiter_id)) == [Paused(10.0, True, is_free and bool(waiter_id))]
@@ -74,7 +72,7 @@ def test_a_release_before_the_subscription_is_noticed() -> None:
     assert driven(Watching(), pause(seconds=2.0)) == [Paused(2.0, True)]
 
 
-def test_a_change_after_an_unknown_outcome_ends_no_pause_and_is_forgotten() -> None:
+def test_a_change_after_an_unknown_outcome_ends_no_pause() -> None:
     store = Notifies()
     store.before = lambda _read: store.notify(is_free=True)
     _first, _read, unheeded, heeded = driven(
@@ -129,7 +127,7 @@ def test_a_wait_that_timed_out_leaves_no_subscription() -> None:
     assert not store.inner._memory.subscriptions
 
 
-def test_many_awaiting_waiters_take_no_thread_and_one_subscription_a_key() -> None:
+def test_many_awaiting_waiters_need_one_subscription_a_key() -> None:
     store = Watching()
     keys = [f"{number}" for number in range(200)]
     made = {key: held(store, key) for key in keys}

@@ -40,7 +40,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch, error: BaseException, name: str = 
     monkeypatch.setattr(threading.Thread, name, refused)
 
 
-def test_a_thread_is_started_unless_one_is_free_or_there_are_as_many_as_may_be(
+def test_a_thread_is_started_if_none_is_free_up_to_the_maximum(
     started: list[threading.Thread],
 ) -> None:
     workers = Workers("lockstead-test", 2)
@@ -64,7 +64,7 @@ def test_a_thread_is_started_unless_one_is_free_or_there_are_as_many_as_may_be(
     assert not workers.submit(another)
 
 
-def test_where_the_system_gives_no_thread_those_that_run_do_it_if_there_are_any(
+def test_without_new_threads_running_ones_do_the_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("start", "__init__"):
@@ -181,7 +181,7 @@ def test_a_job_is_done_and_forgotten_and_one_that_fails_is_reported(
     assert workers._threads == {threading.current_thread()}
 
 
-def test_those_who_are_free_are_given_the_jobs_and_end_when_they_are_told_to() -> None:
+def test_free_threads_get_the_jobs_and_end_on_close() -> None:
     workers, met = Workers("lockstead-test", 3, idle=600), threading.Barrier(3)
     for _ in range(3):
         assert workers.submit(lambda: bool(met.wait(60)))

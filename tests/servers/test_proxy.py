@@ -112,7 +112,7 @@ def test_what_is_large_comes_through_whole(server: Counting, connect: Connect) -
     assert got == b"did " + large + b"\n"
 
 
-def test_an_answer_that_is_lost_was_given_and_the_connection_stays_in_silence(
+def test_a_lost_answer_was_applied_and_the_connection_is_silent(
     server: Counting, proxy: Proxy, connect: Connect
 ) -> None:
     armed = proxy.arm(Fault.ANSWER_LOST, writes)
@@ -220,9 +220,7 @@ def test_what_is_disarmed_befalls_nobody(server: Counting, proxy: Proxy, connect
     assert ask(connect(), b"write") == b"did write"
 
 
-def test_a_silent_network_swallows_old_and_new_connections_and_ends_with_them(
-    server: Counting, proxy: Proxy, connect: Connect
-) -> None:
+def test_a_silent_network_drops_old_and_new_connections(server: Counting, proxy: Proxy, connect: Connect) -> None:
     old = connect()
     assert ask(old, b"read") == b"did read"
     with proxy.silent():

@@ -37,7 +37,7 @@ __all__ = ["at", "bench"]
 # --- one request that goes wrong --------------------------------------------------------------------------------------
 
 
-def test_h03_whatever_befalls_the_request_that_takes_the_lock_nobody_waits_for_himself(bench: Bench) -> None:
+def test_h03_no_fault_of_acquiring_makes_a_client_wait_for_itself(bench: Bench) -> None:
     watcher = bench.client()
 
     def check(fault: Fault, proxy: Proxy, told: Told) -> None:
@@ -70,7 +70,7 @@ def test_h04_whatever_befalls_a_renewal_there_is_no_false_loss(bench: Bench) -> 
     bench.for_each(LOST_AND_CUT, check)
 
 
-def test_h05_whatever_befalls_the_release_the_lock_is_free_and_no_other_is_touched(bench: Bench) -> None:
+def test_h05_any_fault_of_a_release_leaves_the_lock_free(bench: Bench) -> None:
     watcher = bench.client()
 
     def check(fault: Fault, proxy: Proxy, told: Told) -> None:
@@ -111,7 +111,7 @@ def test_half_a_character_in_a_text_of_ones_own_costs_no_lease(bench: Bench) -> 
 # --- giving up --------------------------------------------------------------------------------------------------------
 
 
-def test_h18_who_gives_up_while_its_requests_have_no_answer_leaves_nothing_beyond_a_ttl(bench: Bench) -> None:
+def test_h18_giving_up_without_answers_leaves_nothing_after_a_ttl(bench: Bench) -> None:
     watcher = bench.client()
 
     def check(fault: Fault, proxy: Proxy, told: Told) -> None:
@@ -126,7 +126,7 @@ def test_h18_who_gives_up_while_its_requests_have_no_answer_leaves_nothing_beyon
     bench.for_each((Fault.ANSWER_LOST, Fault.CUT_AFTER, Fault.CUT_BEFORE), check)
 
 
-def test_h18_a_task_that_is_cancelled_while_it_takes_the_lock_leaves_nothing_beyond_a_ttl(bench: Bench) -> None:
+def test_h18_a_cancelled_acquire_leaves_nothing_after_a_ttl(bench: Bench) -> None:
     proxy, watcher = bench.proxy(), bench.client()
 
     async def use() -> None:
@@ -176,7 +176,7 @@ async def _cancelled_while_waiting(bench: Bench, proxy: Proxy) -> None:
 # --- late requests ----------------------------------------------------------------------------------------------------
 
 
-def test_h20_a_release_that_arrives_after_the_next_grant_touches_nothing(bench: Bench) -> None:
+def test_h20_a_release_after_the_next_grant_changes_nothing(bench: Bench) -> None:
     proxy, watcher = bench.proxy(), bench.client()
     lease = bench.client(proxy).lock("apt", **SHORT_TTL).acquire(ENOUGH)
     armed = proxy.arm(Fault.REQUEST_LATE, bench.place.is_write, seconds=3.0)
@@ -189,7 +189,7 @@ def test_h20_a_release_that_arrives_after_the_next_grant_touches_nothing(bench: 
     assert following.release() is True
 
 
-def test_h20_a_renewal_that_arrives_after_the_next_grant_touches_nothing(bench: Bench) -> None:
+def test_h20_a_renewal_after_the_next_grant_changes_nothing(bench: Bench) -> None:
     proxy, watcher = bench.proxy(), bench.client()
     lease = bench.client(proxy).lock("apt", **LONG_TTL).acquire(ENOUGH)
     armed = proxy.arm(Fault.REQUEST_LATE, bench.place.is_write, seconds=4.0)
@@ -205,7 +205,7 @@ def test_h20_a_renewal_that_arrives_after_the_next_grant_touches_nothing(bench: 
     assert following.release() is True
 
 
-def test_h28_a_take_that_commits_after_its_sender_gave_up_locks_nobody_out_beyond_a_ttl(bench: Bench) -> None:
+def test_h28_a_late_acquire_blocks_others_for_at_most_a_ttl(bench: Bench) -> None:
     proxy, watcher = bench.proxy(), bench.client()
     client = bench.client(proxy)
     armed = proxy.arm(Fault.REQUEST_LATE, bench.place.is_write, times=10_000, seconds=2.5)
@@ -220,7 +220,7 @@ def test_h28_a_take_that_commits_after_its_sender_gave_up_locks_nobody_out_beyon
     assert following.release() is True
 
 
-def test_h28_a_take_that_commits_late_while_its_sender_still_asks_is_adopted_or_out_of_the_way(bench: Bench) -> None:
+def test_h28_a_late_acquire_is_adopted_while_its_sender_tries(bench: Bench) -> None:
     proxy, watcher = bench.proxy(), bench.client()
     client = bench.client(proxy)
     armed = proxy.arm(Fault.REQUEST_LATE, bench.place.is_write, seconds=1.5)
@@ -236,7 +236,7 @@ def test_h28_a_take_that_commits_late_while_its_sender_still_asks_is_adopted_or_
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_h12_the_next_holder_learns_of_a_lease_that_was_broken_under_a_member(bench: Bench, now: bool) -> None:
+def test_h12_a_lease_broken_under_a_member_is_reported(bench: Bench, now: bool) -> None:
     owner, worker, watcher = bench.client(), bench.client(), bench.client()
     ticket = owner.lock("apt", **LONG_TTL).acquire(ENOUGH).detach()
     member = worker.lock("apt", **LONG_TTL).attach(ticket)
@@ -252,7 +252,7 @@ def test_h12_the_next_holder_learns_of_a_lease_that_was_broken_under_a_member(be
         )
 
 
-def test_h32_the_next_holder_learns_of_it_though_somebody_took_the_lock_and_never_worked(bench: Bench) -> None:
+def test_h32_an_unused_grant_does_not_hide_an_unclean_end(bench: Bench) -> None:
     first, other, waiter_id = bench.client(), bench.client(), bench.client()
     cut_off = first.lock("apt", **LONG_TTL).acquire(ENOUGH)
     assert other.lock("apt").break_lease(reason="a test", now=True) is not None
@@ -268,7 +268,7 @@ def test_h32_the_next_holder_learns_of_it_though_somebody_took_the_lock_and_neve
 # --- a network that is silent or refuses ------------------------------------------------------------------------------
 
 
-def test_h18_a_wait_ends_in_time_though_the_network_swallows_everything(bench: Bench) -> None:
+def test_h18_a_wait_ends_in_time_in_a_silent_network(bench: Bench) -> None:
     proxy = bench.proxy()
     client = bench.client(proxy)
     with proxy.silent():
@@ -280,7 +280,7 @@ def test_h18_a_wait_ends_in_time_though_the_network_swallows_everything(bench: B
     client.lock("apt", **LONG_TTL).acquire(WELL_BELOW_TTL).release()
 
 
-def test_h09_a_silent_network_is_told_as_a_loss_before_the_deadline_and_the_lock_works_again(bench: Bench) -> None:
+def test_h09_a_silent_network_is_a_loss_before_the_deadline(bench: Bench) -> None:
     proxy, watcher = bench.proxy(), bench.client()
     told = bench.told(proxy)
     lease = told.client.lock("apt", **SHORT_TTL).acquire(ENOUGH)

@@ -76,7 +76,7 @@ def test_nobody_is_overtaken_where_that_is_promised(bench: Bench) -> None:
     assert order == list(range(6))
 
 
-def test_h15_what_a_hand_over_costs_does_not_grow_with_the_number_of_waiters(bench: Bench) -> None:
+def test_h15_a_hand_overs_cost_is_independent_of_the_waiters(bench: Bench) -> None:
     if not bench.place.wakes:
         pytest.skip("this store wakes nobody, and says so")
     few, many = requests_per_hand_over(bench, 3), requests_per_hand_over(bench, 12)
@@ -147,7 +147,7 @@ def test_who_waited_and_who_gave_up_leave_nothing_behind(bench: Bench) -> None:
     until(lambda: len(bench.place.left(bench.space)) <= before + 1, ENOUGH)
 
 
-def test_h01_who_waits_for_a_holder_that_was_killed_comes_in_within_the_bound(bench: Bench) -> None:
+def test_h01_a_waiter_behind_a_killed_holder_acquires_in_time(bench: Bench) -> None:
     ttl = 2.0
     client = bench.client()
     with subprocess.Popen(

@@ -33,7 +33,7 @@ def restart(place: Place) -> None:
     place.start()
 
 
-def test_a_server_that_is_killed_and_comes_back_costs_no_lease_that_it_remembers(bench: Bench) -> None:
+def test_a_restarted_server_keeps_remembered_leases(bench: Bench) -> None:
     told = bench.told()
     lease = told.client.lock("apt", **OUTLASTS).acquire(ENOUGH)
     first = lease.sequencer().token if bench.has_tokens else 0
@@ -56,7 +56,7 @@ def test_a_server_that_is_killed_and_comes_back_costs_no_lease_that_it_remembers
     assert following.release() is True
 
 
-def test_h16_who_waits_waits_out_a_server_that_is_killed_and_comes_back(bench: Bench) -> None:
+def test_h16_a_waiter_survives_a_restart_of_the_server(bench: Bench) -> None:
     holder, client = bench.client(), bench.client()
     lease = holder.lock("apt", **OUTLASTS).acquire(ENOUGH)
     waiting = in_background(lambda: client.lock("apt", **LONG_TTL).acquire(LONG))
@@ -71,7 +71,7 @@ def test_h16_who_waits_waits_out_a_server_that_is_killed_and_comes_back(bench: B
     assert following.release() is True
 
 
-def test_h09_a_server_that_stands_still_is_told_as_a_loss_before_the_deadline_and_the_lock_works_again(
+def test_h09_a_stopped_server_is_a_loss_before_the_deadline(
     bench: Bench,
 ) -> None:
     told, other = bench.told(), bench.client()

@@ -102,7 +102,7 @@ def test_h17_a_wait_that_ends_in_a_forked_child_goes_on_in_its_parent(
     asyncio.run(main())
 
 
-def test_a_call_that_blocks_is_awaited_within_its_time_and_stops_nothing() -> None:
+def test_a_blocking_call_is_awaited_without_blocking_the_loop() -> None:
     hangs = threading.Event()
 
     async def main() -> None:

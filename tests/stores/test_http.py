@@ -40,7 +40,7 @@ except StoreUnavailable as error:
 
 
 @pytest.mark.parametrize("store", ["etcd://etcd.example:2379/locks", "gs://bucket/locks"])
-def test_a_name_server_that_is_silent_does_not_delay_the_end_of_a_loop(store: str) -> None:
+def test_a_silent_name_server_does_not_delay_closing_a_loop(store: str) -> None:
     # a thread that the loop or the exit joins would take for ever
     ended = subprocess.run(
         [sys.executable, "-c", SILENT_NAMES, store], capture_output=True, text=True, timeout=120, check=True

@@ -85,7 +85,7 @@ def pool(opener: Opener) -> Pool[str, Connection]:
 # --- one thread ----------------------------------------------------------------------------------------------------
 
 
-def test_a_connection_that_was_given_back_serves_again_and_the_latest_first(pool: Pool[str, Connection]) -> None:
+def test_the_latest_returned_connection_is_used_first(pool: Pool[str, Connection]) -> None:
     first, second = pool.take("a", soon()), pool.take("a", soon())
     assert first is not second
     pool.give_back("a", first)
@@ -103,7 +103,7 @@ def test_a_key_is_served_by_its_own_connections(pool: Pool[str, Connection]) -> 
     assert pool.take("a", soon()) is one
 
 
-def test_what_is_not_good_any_more_or_ended_while_idle_is_closed_and_replaced(pool: Pool[str, Connection]) -> None:
+def test_a_bad_connection_is_closed_and_replaced(pool: Pool[str, Connection]) -> None:
     spoiled = pool.take("a", soon())
     spoiled.is_good = False
     pool.give_back("a", spoiled)
@@ -125,7 +125,7 @@ def test_what_is_too_old_or_has_idled_for_too_long_is_closed(opener: Opener, end
     assert first.is_closed
 
 
-def test_what_has_idled_for_too_long_is_closed_when_another_is_given_back(opener: Opener) -> None:
+def test_a_connection_idle_for_too_long_is_closed(opener: Opener) -> None:
     pool = Pool[str, Connection]("demo:", opener, 2, idle_max=0.05)
     first, second = pool.take("a", soon()), pool.take("a", soon())
     pool.give_back("a", first)
@@ -155,7 +155,7 @@ def test_a_server_that_failed_loses_its_idle_connections_and_no_other(pool: Pool
     assert (one.is_closed, other.is_closed) == (True, False)
 
 
-def test_who_finds_all_in_use_has_to_wait_and_who_waits_too_long_is_told(pool: Pool[str, Connection]) -> None:
+def test_a_full_pool_makes_callers_wait_and_then_fail(pool: Pool[str, Connection]) -> None:
     _used = pool.take("a", soon()), pool.take("b", soon())
     with pytest.raises(StoreUnavailable, match="demo:: all 2 connections were busy for too long"):
         pool.take("a", soon(0.02))
@@ -170,7 +170,7 @@ def test_a_connection_that_cannot_be_opened_takes_no_room(pool: Pool[str, Connec
     assert {pool.take("a", soon()).number, pool.take("a", soon()).number} == {0, 1}
 
 
-def test_a_closed_pool_refuses_and_closes_what_was_in_use_when_it_comes_back(pool: Pool[str, Connection]) -> None:
+def test_a_closed_pool_refuses_and_closes_returned_connections(pool: Pool[str, Connection]) -> None:
     idle, used = pool.take("a", soon()), pool.take("a", soon())
     pool.give_back("a", idle)
     pool.close()
@@ -184,7 +184,7 @@ def test_a_closed_pool_refuses_and_closes_what_was_in_use_when_it_comes_back(poo
         pool.forget().take("a", soon())
 
 
-def test_a_fork_gets_a_pool_of_its_own_and_closes_nothing_of_its_parents(pool: Pool[str, Connection]) -> None:
+def test_a_forked_child_has_its_own_pool(pool: Pool[str, Connection]) -> None:
     idle, used = pool.take("a", soon()), pool.take("a", soon())
     pool.give_back("a", idle)
     fresh = pool.forget()
@@ -250,7 +250,7 @@ def test_a_waiting_thread_gets_what_another_gives_back(pool: Pool[str, Connectio
     assert found == [first]
 
 
-def test_all_waiting_threads_are_told_at_once_that_the_store_is_closed(pool: Pool[str, Connection]) -> None:
+def test_closing_the_store_wakes_all_waiting_threads(pool: Pool[str, Connection]) -> None:
     _used = pool.take("a", soon()), pool.take("a", soon())
     waiting = [in_thread(lambda: pool.take("a", soon())) for _ in range(3)]
     pool.close()
@@ -259,7 +259,7 @@ def test_all_waiting_threads_are_told_at_once_that_the_store_is_closed(pool: Poo
         assert "is closed" in str(found)
 
 
-def test_many_threads_share_few_connections_and_each_has_its_own_while_it_uses_it(opener: Opener) -> None:
+def test_many_threads_share_few_connections(opener: Opener) -> None:
     pool = Pool[str, Connection]("demo:", opener, 3)
     users = [0] * 10_000
 

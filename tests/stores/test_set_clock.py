@@ -83,7 +83,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[SetRedis | SetPostgres]:
         shutil.rmtree(clock.folder, ignore_errors=True)
 
 
-def test_h31_a_shared_lease_stays_alone_when_the_servers_clock_is_put_back_and_forward(
+def test_h31_a_shared_lease_survives_a_server_clock_that_is_set(
     server: SetRedis | SetPostgres,
 ) -> None:
     got = threading.Event()

@@ -10,7 +10,7 @@ from lockstead.values import Name
 APT, OTHER = Name("apt"), Name("other")
 
 
-def test_all_who_subscribe_to_a_record_are_called_and_the_last_to_leave_is_noticed() -> None:
+def test_all_subscribers_are_called_and_the_last_one_ends_it() -> None:
     ended: list[Name] = []
     subscriptions, seen = Subscriptions(ended.append), list[tuple[str, bool]]()
     first, is_first = subscriptions.add(APT, lambda is_free: seen.append(("first", is_free)))
@@ -40,7 +40,7 @@ def test_no_python_code_runs_when_a_subscription_is_dropped() -> None:
     assert len(subscriptions) == 0
 
 
-def test_one_that_is_closed_by_the_garbage_collector_in_the_middle_of_another_waits_for_no_lock() -> None:
+def test_a_collected_generator_waits_for_no_lock() -> None:
     subscriptions, seen = Subscriptions[Name](), list[bool]()
     subscription, _ = subscriptions.add(APT, seen.append)
     with subscriptions._lock:

@@ -26,7 +26,7 @@ class Spec(LockSpecBase):
         self.complete()
 
 
-def test_durations_become_seconds_and_only_what_was_given_is_a_setting() -> None:
+def test_durations_become_seconds_and_defaults_stay_unset() -> None:
     spec = Spec("memory:#apt", ttl="5m", timeout="1m", labels={"team": "deb"})
     assert (spec.ttl, spec.timeout) == (300.0, 60.0)
     assert spec.settings == {"ttl": 300.0, "labels": {"team": "deb"}}
@@ -61,7 +61,7 @@ def test_sentences_name_owner_since_purpose_and_token(tmp_path: Path, monkeypatc
     assert (is_held("apt", None), waiting_for("apt", None)) == ("'apt' is held", "waiting for 'apt'")
 
 
-def test_a_grant_that_nobody_works_under_is_taken_back_and_no_other_is(tmp_path: Path) -> None:
+def test_only_an_unused_grant_is_taken_back(tmp_path: Path) -> None:
     lock = labelled(Lock(f"sqlite:///{tmp_path}/locks.db#apt", labels={"team": "deb"}), {"wish": "7"})
     assert store_of(lock) == f"sqlite:///{tmp_path}/locks.db"
     lease = lock.acquire()

@@ -37,7 +37,7 @@ def test_a_run_waits_holds_and_publishes() -> None:
     assert drawing.length == 6
 
 
-def test_a_killed_runs_lease_lives_on_until_somebody_else_holds_the_lock() -> None:
+def test_a_killed_runs_lease_lasts_until_the_next_holder() -> None:
     drawing = drawing_of(
         told(
             (0, "job", EventKind.HOLDS, 1),
@@ -69,7 +69,7 @@ def test_a_task_that_is_tried_again_goes_on_under_the_same_lease() -> None:
     ]
 
 
-def test_a_paused_run_holds_until_it_is_overtaken_and_is_refused_when_it_goes_on() -> None:
+def test_a_paused_run_holds_until_superseded_and_is_then_rejected() -> None:
     drawing = drawing_of(
         told(
             (0, "flow", EventKind.HOLDS, 1),

@@ -72,7 +72,7 @@ def test_two_publishers_paused_after_every_pair_of_phases(world: World, first: s
 
 
 @pytest.mark.parametrize("stop", PHASES)
-def test_a_stale_publisher_is_refused_once_its_successor_has_published(world: World, stop: str) -> None:
+def test_a_stale_publisher_is_rejected_after_its_successor(world: World, stop: str) -> None:
     stale = world.start(3, "alpha")
     advance(stale, stop)
     world.publish(4, "beta")
@@ -86,7 +86,7 @@ def test_a_stale_publisher_is_refused_once_its_successor_has_published(world: Wo
     settle(world, 5)
 
 
-def test_a_stale_publisher_is_refused_by_its_token_before_it_reads_anything(world: World) -> None:
+def test_a_stale_publisher_is_rejected_before_it_reads(world: World) -> None:
     world.publish(9, "beta")
     with pytest.raises(Superseded, match="token 9"):
         world.publish(8, "alpha")
@@ -104,7 +104,7 @@ def test_a_stale_commit_is_refused_once_its_successor_has_fenced(world: World) -
 
 
 @pytest.mark.parametrize("is_fenced", [False, True])
-def test_from_the_commit_on_only_the_pointer_tells_also_if_the_lease_is_lost(world: World, is_fenced: bool) -> None:
+def test_after_the_commit_only_the_pointer_decides(world: World, is_fenced: bool) -> None:
     lease = HandMadeLease(3)
     paused, successor = world.start(3, "alpha", lease=lease), world.start(4, "beta")
     advance(paused, "commit")
@@ -191,7 +191,7 @@ def test_a_lost_commit_answer_is_found_out(world: World, landed: bool, followers
     settle(world, 9)
 
 
-def test_a_lease_lost_while_the_commit_is_in_doubt_does_not_hide_that_it_landed(world: World) -> None:
+def test_a_lost_lease_does_not_hide_a_commit_that_took_effect(world: World) -> None:
     lease = HandMadeLease(3)
 
     def lose(_: int, what: str) -> None:
@@ -221,7 +221,7 @@ def test_lost_answers_to_every_write_are_found_out(kind: str, shelf: Shelf, worl
         settle(world, 4)
 
 
-def test_a_bucket_that_falls_silent_at_the_commit_leaves_the_outcome_open(world: World) -> None:
+def test_a_silent_bucket_at_the_commit_is_outcome_unknown(world: World) -> None:
     def silent(_: int, what: str) -> None:
         if what.startswith("replace") and bucket.writes > 1:
             raise OutcomeUnknown(what)

@@ -102,7 +102,7 @@ def test_a_bucket_that_fails_now_and_then_is_outlasted(
     assert world.names() == ["alpha", "seed"]
 
 
-def test_the_command_line_publishes_concurrently_rolls_back_and_audits(
+def test_the_command_line_publishes_rolls_back_and_audits(
     server: GcsServer, bucket: GcsBucket, shelf: Shelf, tmp_path: Path
 ) -> None:
     (tmp_path / "key.asc").write_text(shelf.key)

@@ -152,7 +152,7 @@ def test_the_same_package_again_is_nothing_to_do(world: World, bucket: MemoryBuc
 
 
 @KINDS
-def test_same_name_and_version_with_other_bytes_is_refused_unless_meant(world: World, bucket: MemoryBucket) -> None:
+def test_same_name_and_version_with_other_bytes_is_refused(world: World, bucket: MemoryBucket) -> None:
     world.publish(3, "alpha")
     with pytest.raises(Refused, match="other content"):
         world.publish(4, "alpha-other", "beta")
@@ -191,7 +191,7 @@ def test_the_fence_moves_the_generation_and_not_the_text(world: World, bucket: M
     assert after.stat.metadata == {FENCE: "7:repo"}
 
 
-def test_the_lease_is_asked_before_every_phase_and_its_loss_stops_the_run(world: World) -> None:
+def test_the_lease_is_checked_before_every_phase(world: World) -> None:
     lost = lockstead.LeaseLost()
     for count in range(1, 7):
         lease = HandMadeLease(2 + count)

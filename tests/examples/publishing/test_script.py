@@ -70,7 +70,7 @@ def test_the_script_publishes_to_both_repositories_under_their_locks(shelf: Shel
 
 
 @pytest.mark.slow
-def test_a_command_that_fails_fails_the_script_and_gives_the_lock_back(shelf: Shelf, tmp_path: Path) -> None:
+def test_a_failing_command_fails_the_script_and_releases(shelf: Shelf, tmp_path: Path) -> None:
     (tmp_path / "key.asc").write_text(shelf.key)
     with GcsServer(buckets=["b"]) as server:
         assert script(server, tmp_path / "key.asc", shelf.paths["deb", "alpha"]).returncode == 0

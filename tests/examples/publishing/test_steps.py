@@ -116,9 +116,7 @@ def test_every_step_may_be_done_twice_and_the_half_version_goes(yard: Callable[[
 
 @BOTH
 @pytest.mark.parametrize("late", ["build", "commit"])
-def test_who_goes_on_after_a_later_holder_changes_nothing_that_readers_see(
-    yard: Callable[[str], Yard], kind: str, late: str
-) -> None:
+def test_a_superseded_publisher_changes_nothing_for_readers(yard: Callable[[str], Yard], kind: str, late: str) -> None:
     there = yard(kind)
     there.run(1, "seed").whole()
     stale = there.run(2, "alpha")
@@ -148,9 +146,7 @@ def test_without_news_there_is_nothing_to_build(yard: Callable[[str], Yard], kin
 
 
 @BOTH
-def test_a_run_without_packages_for_a_repository_does_not_ask_for_its_lock(
-    yard: Callable[[str], Yard], kind: str
-) -> None:
+def test_a_run_without_packages_does_not_request_the_lock(yard: Callable[[str], Yard], kind: str) -> None:
     there = yard(kind)
     run = there.run(1)
     run.stage()

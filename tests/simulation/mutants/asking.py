@@ -205,7 +205,7 @@ def reclaim_without_a_second_look() -> list[Patch]:
 @mutant(
     "reclaim of a grant not yet received by a sibling",
     "the first thread's response is in flight when the second asks",
-    test_breaking.test_rule_12_reclaim_spares_what_a_sibling_was_granted_and_has_not_got_yet,
+    test_breaking.test_rule_12_reclaim_spares_a_siblings_pending_grant,
     fixtures=_client,
 )
 def reclaims_what_a_sibling_was_just_granted() -> list[Patch]:
@@ -369,7 +369,7 @@ def never_sent_counts_as_removed() -> list[Patch]:
 @mutant(
     "release does not check the clock",
     "a process paused past its deadline removes a lost lease",
-    test_leaving.test_h06_who_leaves_after_the_deadline_touches_nothing_though_nobody_noticed_the_loss,
+    test_leaving.test_h06_leaving_after_the_deadline_sends_nothing,
     shared=False,
 )
 def leaves_without_a_look_at_the_clock() -> list[Patch]:

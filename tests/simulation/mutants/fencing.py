@@ -112,7 +112,7 @@ def tokens_checked_without_a_note() -> list[Patch]:
 @mutant(
     "token drawn past the deadline is returned",
     "the draw took a whole lease; the next holder's token may be lower",
-    test_leaving.test_h06_h17_a_token_that_was_drawn_past_the_deadline_is_given_to_nobody,
+    test_leaving.test_h06_h17_a_token_drawn_after_the_deadline_is_discarded,
 )
 def token_drawn_past_the_deadline() -> list[Patch]:
     true = operations.sequencer

@@ -13,7 +13,7 @@ from tests.simulation.mutants.patching import Patch, mutant
 @mutant(
     "a waiter that leaves the queue wakes nobody",
     "behind a waiter that gave up, the others look for themselves seconds later, while the lock is free",
-    test_turns.test_the_first_in_line_asks_and_hands_on_to_the_next_who_still_waits,
+    test_turns.test_the_first_waiter_sends_and_hands_over_to_the_next,
 )
 def leaving_wakes_nobody() -> list[Patch]:
     true = LocalQueue._without
@@ -27,7 +27,7 @@ def leaving_wakes_nobody() -> list[Patch]:
 @mutant(
     "every waiter is first",
     "a thousand threads of one process ask the store at once, again and again",
-    test_turns.test_the_first_in_line_asks_and_hands_on_to_the_next_who_still_waits,
+    test_turns.test_the_first_waiter_sends_and_hands_over_to_the_next,
 )
 def every_waiter_is_first() -> list[Patch]:
     true = LocalQueue.enter
@@ -83,7 +83,7 @@ def places_are_kept() -> list[Patch]:
 @mutant(
     "a grant always takes the waiter out of the store's queue",
     "a late request is granted and found, and after its release nobody gets the lock until the process ends",
-    test_queueing.test_h28_a_waiter_whose_own_late_request_is_granted_leaves_the_queue,
+    test_queueing.test_h28_a_late_grant_of_a_waiter_leaves_the_queue,
 )
 def places_end_with_the_grant() -> list[Patch]:
     return [(AcquireRequest, "may_keep_place", property(lambda _self: False))]

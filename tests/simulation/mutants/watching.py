@@ -14,7 +14,7 @@ from tests.simulation.mutants.patching import Patch, mutant
 @mutant(
     "a change between two pauses is forgotten",
     "the lock is released while the waiter reads, and the waiter sleeps for the longest pause",
-    test_watching.test_one_subscription_lives_over_the_pauses_and_misses_nothing_between_them,
+    test_watching.test_a_subscription_lasts_over_pauses_and_misses_nothing,
 )
 def changes_between_pauses_are_forgotten() -> list[Patch]:
     true = Watching.begin
@@ -29,7 +29,7 @@ def changes_between_pauses_are_forgotten() -> list[Patch]:
 @mutant(
     "a request without an answer wakes its own sender",
     "a store that answers no write is asked without a pause, by each waiter",
-    test_watching.test_a_change_after_an_unknown_outcome_ends_no_pause_and_is_forgotten,
+    test_watching.test_a_change_after_an_unknown_outcome_ends_no_pause,
 )
 def own_requests_wake() -> list[Patch]:
     true = Watching.begin

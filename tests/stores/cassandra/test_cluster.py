@@ -157,9 +157,7 @@ def test_a_node_that_was_alone_when_it_was_asked_may_die(store: Store, nodes: li
         nodes[2].start()
 
 
-def test_h11_no_step_is_lost_or_doubled_while_a_node_is_killed_and_comes_back(
-    store: Store, nodes: list[CassandraServer]
-) -> None:
+def test_h11_no_increment_is_lost_while_a_node_restarts(store: Store, nodes: list[CassandraServer]) -> None:
     def trouble(more: Callable[[int], None]) -> None:
         more(10)
         nodes[2].kill()
@@ -170,9 +168,7 @@ def test_h11_no_step_is_lost_or_doubled_while_a_node_is_killed_and_comes_back(
     counted(store, trouble)
 
 
-def test_h11_no_step_is_lost_or_doubled_while_a_majority_stands_still_for_a_while(
-    store: Store, nodes: list[CassandraServer]
-) -> None:
+def test_h11_no_increment_is_lost_while_a_majority_is_stopped(store: Store, nodes: list[CassandraServer]) -> None:
     def trouble(more: Callable[[int], None]) -> None:
         more(10)
         for node in nodes[1:]:
@@ -185,9 +181,7 @@ def test_h11_no_step_is_lost_or_doubled_while_a_majority_stands_still_for_a_whil
     counted(store, trouble)
 
 
-def test_without_a_quorum_nothing_is_said_to_be_done_and_afterwards_the_lock_works(
-    store: Store, nodes: list[CassandraServer]
-) -> None:
+def test_without_a_quorum_nothing_succeeds_until_it_is_back(store: Store, nodes: list[CassandraServer]) -> None:
     made = shows(store.perform(Create(APT, {"identity": "me"}), LIMIT))
     for node in nodes[1:]:
         node.pause()

@@ -72,7 +72,7 @@ def space() -> str:
 # --- URLs ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_url_names_nodes_keyspace_and_options_and_shows_no_credentials() -> None:
+def test_a_url_has_nodes_keyspace_options_and_no_credentials() -> None:
     text = "cassandra://me:s%40crt@h1,h2:9043,[::1]/Locks?replication=dc1:3,dc2:2&consistency=local_serial&ca=/a%20b"
     where = where_of(text)
     assert where.hosts == (("h1", 9042), ("h2", 9043), ("::1", 9042))
@@ -220,7 +220,7 @@ HOSTILE = {
 
 @on_a_node
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_h24_a_row_that_nobody_can_read_is_shown_beside_the_others_and_removed_by_an_operator(
+def test_h24_an_unreadable_row_is_shown_and_can_be_removed(
     cassandra_place: CassandraPlace, space: str, kind: str
 ) -> None:
     many = ", ".join(f"'x{number}': '{'y' * 90}'" for number in range(700))
@@ -270,9 +270,7 @@ def test_a_count_of_grants_after_which_there_is_none_is_refused(cassandra_place:
 
 
 @on_a_node
-def test_tokens_grow_although_the_clock_goes_back_and_although_the_table_is_lost(
-    cassandra_place: CassandraPlace, space: str
-) -> None:
+def test_tokens_grow_despite_a_set_clock_or_a_lost_table(cassandra_place: CassandraPlace, space: str) -> None:
     from lockstead.stores.cassandra.store import CassandraStore
 
     now = [2_000.0]
@@ -402,7 +400,7 @@ def test_h25_each_command_sends_as_many_statements_as_the_page_says(
 
 @on_a_node
 @pytest.mark.parametrize("fault", [Fault.ANSWER_LOST, Fault.CUT_AFTER])
-def test_h25_nothing_is_sent_twice_even_if_the_callers_own_cluster_repeats_everything(
+def test_h25_nothing_is_sent_twice_by_a_repeating_client(
     cassandra_place: CassandraPlace, space: str, fault: Fault
 ) -> None:
     Repeating.asked = 0
@@ -470,9 +468,7 @@ def test_h02_a_late_write_meets_no_successor(cassandra_place: CassandraPlace, sp
 
 
 @on_a_node
-def test_h13_a_forked_child_that_ends_by_itself_leaves_the_parent_alone(
-    cassandra_place: CassandraPlace, space: str
-) -> None:
+def test_h13_a_forked_child_that_ends_spares_the_parent(cassandra_place: CassandraPlace, space: str) -> None:
     program = """
 import os, sys, warnings, lockstead
 warnings.simplefilter("ignore", DeprecationWarning)
@@ -535,9 +531,7 @@ class TestRightsAndTls:
             assert isinstance(store.perform(Read(APT), LIMIT), Absent)
             assert "cassandra:cassandra" not in store.url + repr(store)
 
-    def test_who_may_not_create_is_told_what_to_run_and_who_may_write_needs_no_more(
-        self, strict: CassandraServer
-    ) -> None:
+    def test_a_role_that_cannot_create_is_told_what_to_run(self, strict: CassandraServer) -> None:
         with admin(strict.port) as asking:
             for role in ("nobody", "reader", "writer"):
                 asking.execute(f"CREATE ROLE IF NOT EXISTS {role} WITH password = 'p' AND login = true")
@@ -561,7 +555,7 @@ class TestRightsAndTls:
         assert "SELECT and MODIFY" in refusal(url.format("nobody"))
         assert "SELECT and MODIFY" in refusal(url.format("reader"), Create(APT, {}))
 
-    def test_tls_by_the_servers_certificate_and_what_does_not_match_is_refused(self, strict: CassandraServer) -> None:
+    def test_tls_checks_the_servers_certificate(self, strict: CassandraServer) -> None:
         who = f"cassandra://cassandra:cassandra@{strict.address}/k"
         with opened(f"{who}?ca={strict.certificate}") as store:
             assert isinstance(store.perform(Read(APT), LIMIT), Absent)
@@ -608,7 +602,7 @@ def test_nodes_that_have_not_heard_of_the_keyspace_yet_are_waited_for(monkeypatc
     assert all(text.startswith("CREATE TABLE") for text in lagging.made), "a keyspace that is there is not touched"
 
 
-def test_nodes_that_never_agree_are_unavailable_and_refuse_nothing_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_that_never_agree_are_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cassandra_link, "AGREE_EVERY", 0.0)
     monkeypatch.setattr(cassandra_link, "STEP_LIMIT", 0.05)
     with pytest.raises(StoreUnavailable, match="do not agree on the schema yet"):

@@ -399,9 +399,7 @@ def test_the_url_has_one_form() -> None:
     assert urls.printable("etcd://[::1]/x?ca=/a/b.pem") == "etcd://[::1]:2379/x?ca=/a/b.pem"
 
 
-def test_h24_a_record_of_another_program_is_shown_as_damaged_and_never_free(
-    etcd: EtcdPlace, space: str, store: Store
-) -> None:
+def test_h24_a_foreign_record_is_shown_as_damaged_and_never_free(etcd: EtcdPlace, space: str, store: Store) -> None:
     ask(etcd.server.port, "kv/put", {"key": b64encode(f"{space}/lock/apt:a".encode()).decode(), "value": "Zm9v"})
     assert "damage" in shows(store.perform(Read(APT), LIMIT)).fields
     is_a(Conflict, store.perform(Create(APT, {}, 1.0, "", 60.0), LIMIT))
@@ -412,7 +410,7 @@ def test_h24_a_record_of_another_program_is_shown_as_damaged_and_never_free(
 # --- no space ---------------------------------------------------------------------------------------------------------
 
 
-def test_without_space_leases_are_renewed_nothing_is_granted_and_it_works_again(tmp_path: Path) -> None:
+def test_without_space_leases_are_renewed_and_nothing_granted(tmp_path: Path) -> None:
     with Etcd(tmp_path, options=["--quota-backend-bytes", str(1 << 20)]) as server:
         place = f"etcd://{server.address}/locks"
         store = urls.open_store(place)

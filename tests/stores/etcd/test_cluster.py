@@ -92,7 +92,7 @@ def works_again(store: Store) -> bool:
         return False
 
 
-def test_with_one_member_down_the_next_one_is_asked_and_nothing_is_in_doubt(cluster: Cluster, store: Store) -> None:
+def test_with_one_member_down_the_next_one_answers(cluster: Cluster, store: Store) -> None:
     cycle(store)
     follower = next(member for member in cluster.members if member is not cluster.leader())
     follower.kill()
@@ -142,9 +142,7 @@ def _tried(store: Store) -> bool:
         return False
 
 
-def test_without_a_majority_nothing_is_granted_and_requests_end_with_their_limit(
-    cluster: Cluster, store: Store
-) -> None:
+def test_without_a_majority_requests_end_with_their_limit(cluster: Cluster, store: Store) -> None:
     cycle(store)
     for member in cluster.members[:2]:
         member.kill()

@@ -190,7 +190,7 @@ def test_after_a_reply_that_ends_its_connection_another_one_is_opened(shape: str
 @both_ways
 @pytest.mark.parametrize("piece", PIECES)
 @pytest.mark.parametrize("shape", BAD)
-def test_an_invalid_reply_is_an_unknown_outcome_and_ends_its_connection(shape: str, piece: int, way: str) -> None:
+def test_an_invalid_reply_is_unknown_and_closes_its_connection(shape: str, piece: int, way: str) -> None:
     with scripted(way, BAD[shape], None, USUAL, piece=piece) as (server, caller):
         with pytest.raises(OutcomeUnknown):
             caller.ask()

@@ -77,7 +77,7 @@ def renewed(store: Store, name: Name, made: Snapshot, every: float) -> Iterator[
 # --- rule 6: the deadline counts from what renewed the lease ----------------------------------------------------------
 
 
-def test_rule_6_taking_a_lock_does_not_renew_its_lease_and_says_since_when_it_lives(store: Store) -> None:
+def test_rule_6_acquiring_does_not_renew_the_shared_lease(store: Store) -> None:
     first = shows(store.perform(taking(APT), LIMIT))
     time.sleep(0.05)
     asked_at = boot_now()
@@ -86,7 +86,7 @@ def test_rule_6_taking_a_lock_does_not_renew_its_lease_and_says_since_when_it_li
     assert second.renewed_at == first.renewed_at < asked_at
 
 
-def test_rule_6_a_lease_that_is_not_fresh_is_renewed_before_another_lock_hangs_on_it(store: Store) -> None:
+def test_rule_6_an_old_lease_is_renewed_before_another_lock_uses_it(store: Store) -> None:
     first = shows(store.perform(taking(APT, 4.0), LIMIT))
     time.sleep(0.3)
     asked_at = boot_now()
@@ -111,7 +111,7 @@ def test_rule_6_a_renewal_counts_from_the_send_of_the_keep_alive(store: Store) -
     ("min_retention", "granted", "expected"),
     [(303.0, 303, None), (303.0, 400, None), (302.5, 303, None), (303.0, 203, 203.0)],
 )
-def test_rule_6_what_the_server_granted_less_is_what_the_holder_believes_less(
+def test_rule_6_a_shorter_server_lease_shortens_the_deadline(
     min_retention: float, granted: int, expected: float | None
 ) -> None:
     assert lifetime(min_retention, Beat("1", granted, 0.0, None)) == expected
@@ -172,18 +172,14 @@ def test_a_short_ttl_gets_a_whole_second_and_no_less_belief(etcd: EtcdPlace, spa
 # --- rule 15: a KeepAlive proves nothing about the record -------------------------------------------------------------
 
 
-def test_rule_15_a_record_that_an_administrator_deleted_is_absent_though_its_lease_lives(
-    etcd: EtcdPlace, space: str, store: Store
-) -> None:
+def test_rule_15_a_deleted_record_is_absent_though_its_lease_lives(etcd: EtcdPlace, space: str, store: Store) -> None:
     made = shows(store.perform(taking(APT), LIMIT))
     store.perform(taking(YUM), LIMIT)
     ask(etcd.server.port, "kv/deleterange", {"key": b64encode(f"{space}/lock/apt:a".encode()).decode()})
     is_a(Absent, store.perform(renewing(APT, made), LIMIT))
 
 
-def test_rule_15_a_lease_that_an_administrator_revoked_is_gone_and_the_next_lock_gets_another(
-    etcd: EtcdPlace, space: str, store: Store
-) -> None:
+def test_rule_15_after_a_revoked_lease_the_next_lock_gets_another(etcd: EtcdPlace, space: str, store: Store) -> None:
     made = shows(store.perform(taking(APT), LIMIT))
     before = lease_of(etcd, space, APT)
     ask(etcd.server.port, "lease/revoke", {"ID": before})
@@ -192,9 +188,7 @@ def test_rule_15_a_lease_that_an_administrator_revoked_is_gone_and_the_next_lock
     assert lease_of(etcd, space, APT) != before
 
 
-def test_rule_15_a_record_that_was_put_on_another_lease_does_not_count_by_ours(
-    etcd: EtcdPlace, space: str, store: Store
-) -> None:
+def test_rule_15_a_record_moved_to_another_lease_is_not_ours(etcd: EtcdPlace, space: str, store: Store) -> None:
     made = shows(store.perform(taking(APT), LIMIT))
     (key, item) = next(iter(keys_below(etcd.server.port, f"{space}/lock/apt:").items()))
     foreign = ask(etcd.server.port, "lease/grant", {"TTL": "5"})["ID"]
@@ -214,7 +208,7 @@ def test_rule_15_a_record_that_was_put_on_another_lease_does_not_count_by_ours(
     assert lease_of(etcd, space, APT) != "0"
 
 
-def test_rule_15_a_keep_alive_of_a_leader_that_was_replaced_is_asked_again() -> None:
+def test_rule_15_a_replaced_leaders_keep_alive_is_repeated() -> None:
     known = Leases()
     known.granted(Lease("7", 60, 60, boot_now()))
     known.hangs(APT, "7", "5", boot_now())
@@ -249,9 +243,7 @@ def test_rule_15_a_keep_alive_of_a_leader_that_was_replaced_is_asked_again() -> 
 # --- rule 15: nothing lives on a shared lease unnoticed ---------------------------------------------------------------
 
 
-def test_rule_15_a_record_that_nobody_renews_ends_though_another_of_its_lease_is_renewed(
-    etcd: EtcdPlace, space: str, store: Store
-) -> None:
+def test_rule_15_an_unrenewed_record_ends_though_a_sibling_renews(etcd: EtcdPlace, space: str, store: Store) -> None:
     lost = shows(store.perform(taking(APT, 3.0), LIMIT))
     kept = shows(store.perform(taking(YUM, 3.0), LIMIT))
     assert lease_of(etcd, space, APT) == lease_of(etcd, space, YUM)
@@ -261,7 +253,7 @@ def test_rule_15_a_record_that_nobody_renews_ends_though_another_of_its_lease_is
     assert all(isinstance(answer, Snapshot) for answer in answers)
 
 
-def test_rule_15_a_record_that_nobody_renews_ends_though_locks_are_taken_and_given_back(store: Store) -> None:
+def test_rule_15_an_unrenewed_record_ends_beside_other_cycles(store: Store) -> None:
     store.perform(taking(APT, 3.0), LIMIT)
 
     def cycle() -> bool:
@@ -272,7 +264,7 @@ def test_rule_15_a_record_that_nobody_renews_ends_though_locks_are_taken_and_giv
     until(cycle, "taking and giving back other locks keeps it alive")
 
 
-def test_rule_15_a_record_that_nobody_renews_ends_though_a_batch_renews_others(store: Store) -> None:
+def test_rule_15_an_unrenewed_record_ends_though_a_batch_renews(store: Store) -> None:
     store.perform(taking(APT, 3.0), LIMIT)
     made = {name: shows(store.perform(taking(name, 3.0), LIMIT)) for name in (YUM, PIP)}
 
@@ -297,7 +289,7 @@ def test_rule_15_how_long_a_record_is_kept_beyond_its_last_renewal() -> None:
     assert known.ours("7", due) == (True, False)
 
 
-def test_a_record_that_is_renewed_less_often_has_its_own_interval_to_be_late() -> None:
+def test_a_record_may_be_late_by_its_own_renewal_interval() -> None:
     known = Leases()
     known.granted(Lease("7", 100, 100, 0.0))
     known.hangs(APT, "7", "5", 0.0)
@@ -308,7 +300,7 @@ def test_a_record_that_is_renewed_less_often_has_its_own_interval_to_be_late() -
 
 
 @pytest.mark.parametrize("renew_every", [5.0, 20.0, 45.0])
-def test_a_record_is_given_up_after_the_renewal_interval_that_its_owner_announced(renew_every: float) -> None:
+def test_a_record_expires_by_its_owners_renewal_interval(renew_every: float) -> None:
     known = Leases()
     known.granted(Lease("7", 100, 100, 0.0))
     known.hangs(APT, "7", "5", 0.0, renew_every)
@@ -319,7 +311,7 @@ def test_a_record_is_given_up_after_the_renewal_interval_that_its_owner_announce
     assert known.current(100, renew_every * (1 + PATIENCE) + 0.1) is None
 
 
-def test_a_lock_that_is_renewed_less_often_than_by_default_stays_on_its_lease(etcd: EtcdPlace, space: str) -> None:
+def test_a_lock_with_rare_renewals_stays_on_its_lease(etcd: EtcdPlace, space: str) -> None:
     events: list[LockEvent] = []
     client = lockstead.connect(etcd.url(space), listener=events.append)
     rarely = {"ttl": 4, "renew_every": 1.5, "abort_margin": 0.5, "max_failures": 1}
@@ -329,7 +321,7 @@ def test_a_lock_that_is_renewed_less_often_than_by_default_stays_on_its_lease(et
         assert lease_of(etcd, space, APT) == before
 
 
-def test_records_that_are_wanted_together_do_not_count_as_left_by_one_another() -> None:
+def test_records_acquired_together_are_not_each_others_leftovers() -> None:
     known = Leases()
     known.granted(Lease("7", 100, 100, 0.0))
     known.hangs(APT, "7", "5", 0.0)
@@ -338,7 +330,7 @@ def test_records_that_are_wanted_together_do_not_count_as_left_by_one_another() 
     assert [hold is not None and hold.is_good for hold in holds] == [True, True]
 
 
-def test_h28_rule_15_a_grant_with_a_lost_answer_is_not_kept_alive_by_other_locks(far: Store, proxy: Proxy) -> None:
+def test_h28_rule_15_a_lost_grant_is_not_renewed_by_other_locks(far: Store, proxy: Proxy) -> None:
     kept = shows(far.perform(taking(YUM, 4.0), LIMIT))
     proxy.arm(Fault.ANSWER_LOST, is_transaction)
     with pytest.raises(OutcomeUnknown):
@@ -349,7 +341,7 @@ def test_h28_rule_15_a_grant_with_a_lost_answer_is_not_kept_alive_by_other_locks
     assert shows(far.perform(Read(YUM), LIMIT)).incarnation == kept.incarnation
 
 
-def test_h28_rule_15_a_grant_that_arrives_late_hangs_on_a_lease_that_nobody_renews(far: Store, proxy: Proxy) -> None:
+def test_h28_rule_15_a_late_grant_is_on_an_unrenewed_lease(far: Store, proxy: Proxy) -> None:
     kept = shows(far.perform(taking(YUM, 4.0), LIMIT))
     proxy.arm(Fault.REQUEST_LATE, is_transaction, seconds=2.0)
     with pytest.raises(OutcomeUnknown):
@@ -364,9 +356,7 @@ def test_h28_rule_15_a_grant_that_arrives_late_hangs_on_a_lease_that_nobody_rene
 # --- rule 15: another process renews ----------------------------------------------------------------------------------
 
 
-def test_rule_15_who_renews_by_ticket_keeps_that_record_alive_and_no_other_of_its_process(
-    store: Store, other: Store
-) -> None:
+def test_rule_15_a_renewal_by_ticket_renews_only_that_record(store: Store, other: Store) -> None:
     handed_on = shows(store.perform(taking(APT, 3.0), LIMIT))
     store.perform(taking(YUM, 3.0), LIMIT)
     with renewed(other, APT, handed_on, 0.2) as answers:
@@ -376,9 +366,7 @@ def test_rule_15_who_renews_by_ticket_keeps_that_record_alive_and_no_other_of_it
     until(lambda: is_gone(other, APT), "nobody renews it any more")
 
 
-def test_rule_15_two_processes_that_renew_one_record_do_not_take_it_from_each_other(
-    etcd: EtcdPlace, space: str, store: Store, other: Store
-) -> None:
+def test_rule_15_two_processes_can_renew_one_record(etcd: EtcdPlace, space: str, store: Store, other: Store) -> None:
     made = shows(store.perform(taking(APT), LIMIT))
     shows(other.perform(renewing(APT, made), LIMIT))
     shows(store.perform(renewing(APT, made), LIMIT))
@@ -394,7 +382,7 @@ def test_rule_15_two_processes_that_renew_one_record_do_not_take_it_from_each_ot
     assert alone not in leases(etcd.server.port)
 
 
-def test_who_gives_back_a_lock_that_another_process_renewed_ends_the_lease_that_it_got_there(
+def test_a_release_ends_the_lease_of_another_process_renewal(
     etcd: EtcdPlace, space: str, store: Store, other: Store
 ) -> None:
     made = shows(store.perform(taking(APT), LIMIT))
@@ -434,7 +422,7 @@ def _applied(etcd: EtcdPlace) -> int:
     return int(ask(etcd.server.port, "maintenance/status")["raftAppliedIndex"])
 
 
-def test_a_thousand_leases_are_renewed_by_one_keep_alive_and_one_range(
+def test_a_thousand_leases_need_one_keep_alive_and_one_range(
     etcd: EtcdPlace, space: str, far: Store, proxy: Proxy
 ) -> None:
     made = {}
@@ -452,7 +440,7 @@ def test_a_thousand_leases_are_renewed_by_one_keep_alive_and_one_range(
     assert [number for number, answer in enumerate(answers) if isinstance(answer, Absent)] == [7]
 
 
-def test_a_thousand_leases_move_together_when_one_beside_them_is_given_up(
+def test_a_thousand_leases_move_together_when_one_is_released(
     etcd: EtcdPlace, space: str, far: Store, proxy: Proxy
 ) -> None:
     made = {}

@@ -41,9 +41,7 @@ def threads() -> list[str]:
 
 
 @pytest.mark.timeout(500)
-def test_a_thousand_awaiting_waiters_of_two_hundred_keys_take_one_thread_and_few_connections(
-    etcd: EtcdPlace, space: str, store: Store, other: Store
-) -> None:
+def test_a_thousand_awaiting_waiters_need_one_thread(etcd: EtcdPlace, space: str, store: Store, other: Store) -> None:
     held = [
         shows(other.perform(Create(Name(f"k{number}"), {"v": "1"}, 600.0, "", 600.0), LIMIT)) for number in range(5)
     ]
@@ -140,7 +138,7 @@ def test_places_are_kept_while_requests_of_waiters_fill_all_room(
     assert not other.calls
 
 
-def test_places_are_taken_anew_and_in_order_after_their_lease_was_lost(
+def test_queue_places_are_retaken_in_order_after_a_lost_lease(
     etcd: EtcdPlace, space: str, store: Store, other: Store
 ) -> None:
     held = shows(store.perform(taking("holder"), LIMIT))

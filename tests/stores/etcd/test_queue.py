@@ -74,7 +74,7 @@ def queued(etcd: EtcdPlace, space: str, stores: list[Store]) -> list[Waiter]:
     return waiters
 
 
-def test_fifo_nobody_overtakes_however_he_asks_and_each_is_woken_in_his_turn(etcd: EtcdPlace, space: str) -> None:
+def test_fifo_waiters_are_woken_in_order_and_not_overtaken(etcd: EtcdPlace, space: str) -> None:
     stores = [etcd.open(space) for _ in range(6)]
     holder = shows(stores[0].perform(taking("holder"), LIMIT))
     waiters = queued(etcd, space, stores)
@@ -96,7 +96,7 @@ def test_fifo_nobody_overtakes_however_he_asks_and_each_is_woken_in_his_turn(etc
         store.close()
 
 
-def test_a_waiter_whose_predecessor_gives_up_does_not_take_it_for_his_turn(etcd: EtcdPlace, space: str) -> None:
+def test_a_predecessor_that_leaves_the_queue_grants_no_turn(etcd: EtcdPlace, space: str) -> None:
     stores = [etcd.open(space) for _ in range(3)]
     held = shows(stores[0].perform(taking("holder"), LIMIT))
     first, second, third = queued(etcd, space, stores)
@@ -135,7 +135,7 @@ def test_a_release_wakes_one_of_forty_and_asks_nothing_of_the_others(etcd: EtcdP
         store.close()
 
 
-def test_h16_a_waiter_lives_through_a_server_that_is_killed_and_keeps_his_place(
+def test_h16_a_waiter_keeps_its_place_when_a_server_is_killed(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     etcd = EtcdPlace(tmp_path_factory.mktemp("killed"))
@@ -188,7 +188,7 @@ def watching(far: Store, waiter_id: str, proxy: Proxy) -> Waiter:
     return waiter
 
 
-def test_h28_a_place_that_is_taken_late_does_not_stand_after_its_asker_has_left(
+def test_h28_a_late_queue_place_is_removed_after_its_waiter_left(
     etcd: EtcdPlace, space: str, far: Store, store: Store, proxy: Proxy
 ) -> None:
     held = shows(store.perform(taking("holder"), LIMIT))
@@ -205,7 +205,7 @@ def test_h28_a_place_that_is_taken_late_does_not_stand_after_its_asker_has_left(
     shows(store.perform(taking("newcomer"), LIMIT))
 
 
-def test_h28_a_place_whose_request_was_lost_from_sight_goes_with_the_grant(
+def test_h28_an_unanswered_queue_place_goes_with_the_grant(
     etcd: EtcdPlace, space: str, far: Store, store: Store, proxy: Proxy
 ) -> None:
     held = shows(store.perform(taking("holder"), LIMIT))
@@ -285,7 +285,7 @@ def test_a_queue_that_has_changed_at_each_attempt_is_contention(etcd: EtcdPlace,
     shows(store.perform(taking("me"), LIMIT))
 
 
-def test_leases_that_are_revoked_as_soon_as_they_are_granted_are_reported(etcd: EtcdPlace, store: Store) -> None:
+def test_leases_revoked_right_after_the_grant_are_reported(etcd: EtcdPlace, store: Store) -> None:
     acquiring = is_a(EtcdStore, store)
 
     def exchange(request: Request) -> Response:

@@ -85,7 +85,7 @@ VALUES = {
 
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("slot", ["a", "b", "z"])
-def test_h24_a_record_that_would_stand_for_ever_is_damaged_and_can_be_removed(
+def test_h24_a_record_that_would_never_expire_can_be_removed(
     etcd: EtcdPlace, store: Store, space: str, value: str, slot: str
 ) -> None:
     put(etcd, f"{space}/lock/apt:{slot}", VALUES[value])
@@ -99,9 +99,7 @@ def test_h24_a_record_that_would_stand_for_ever_is_damaged_and_can_be_removed(
     shows(store.perform(taking("anna/1"), LIMIT))
 
 
-def test_h24_a_record_that_no_lease_ends_is_damaged_until_its_holder_renews_it(
-    etcd: EtcdPlace, store: Store, space: str
-) -> None:
+def test_h24_a_record_without_a_lease_is_damaged_until_renewed(etcd: EtcdPlace, store: Store, space: str) -> None:
     put(etcd, f"{space}/lock/apt:a", json.dumps({"fields": RECORD, "min_retention": 3, "lease": "shared"}))
     seen = shows(store.perform(Read(APT), LIMIT))
     assert "no lease" in seen.fields["damage"]
@@ -146,9 +144,7 @@ def test_h24_giants_beside_one_record_cost_nobody_else_anything(etcd: EtcdPlace,
         ask(etcd.server.port, "kv/deleterange", {"key": b64(base), "range_end": b64(end_of(base))})
 
 
-def test_h24_a_giant_key_where_no_record_stands_is_shown_and_can_be_broken(
-    etcd: EtcdPlace, store: Store, space: str
-) -> None:
+def test_h24_a_huge_foreign_key_is_shown_and_can_be_broken(etcd: EtcdPlace, store: Store, space: str) -> None:
     for number in range(6):
         put(etcd, f"{space}/lock/apt:zz{number}", "x" * 1_000_000)
     seen = shows(store.perform(Read(APT), LIMIT))

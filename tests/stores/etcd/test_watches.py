@@ -83,7 +83,7 @@ def test_what_changed_between_the_look_and_the_watch_is_not_missed(etcd: EtcdPla
     run(etcd.server.port, body)
 
 
-def test_many_watches_take_few_connections_and_miss_nothing_when_they_change_them(
+def test_many_watches_share_few_connections_and_miss_nothing(
     etcd: EtcdPlace, space: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(etcd_watches, "GATHERS", 0.0)
@@ -147,7 +147,7 @@ def door() -> Iterator[socket.socket]:
 
 
 @pytest.mark.parametrize("what", ANSWERS)
-def test_h24_whatever_a_server_answers_a_watch_is_broken_soon_and_little_is_read(
+def test_h24_an_invalid_watch_reply_ends_the_watch_soon(
     what: str, door: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(etcd_watches, "BEGINS_WITHIN", 0.5 if what == "silence" else LIMIT)

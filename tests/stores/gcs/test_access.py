@@ -134,7 +134,7 @@ class Overtaken(Tokens):
         return seen
 
 
-def test_a_refresh_that_ends_while_the_token_is_looked_at_is_not_done_again() -> None:
+def test_a_concurrent_token_refresh_is_not_repeated() -> None:
     credentials = Overtaken(hangs=True)
     credentials.token = f"{SECRET}-old"
     credentials.valid_for(120.0)
@@ -180,7 +180,7 @@ def test_h22_credentials_that_fail_are_told_without_what_they_said(failure: Exce
         assert "\n" not in str(told.value)
 
 
-def test_a_token_that_was_not_accepted_is_replaced_before_the_next_request() -> None:
+def test_a_rejected_token_is_replaced_before_the_next_request() -> None:
     access = Access(ENDPOINT, Tokens())
     assert bearer(access.signed({}, Bounds(5.0))) == f"Bearer {SECRET}-1"
     assert access.rejected({"authorization": f"Bearer {SECRET}-1"})
@@ -205,9 +205,7 @@ class Expired(Tokens):
 
 @pytest.mark.parametrize("command", [Read(Name("k")), Remove(Name("k"), "1", "1")], ids=["read", "release"])
 @pytest.mark.parametrize("is_awaited", [False, True])
-def test_a_token_that_is_refused_although_it_is_called_valid_is_fetched_anew_and_the_request_sent_once_more(
-    command: Any, is_awaited: bool
-) -> None:
+def test_a_rejected_access_token_is_refreshed_and_retried_once(command: Any, is_awaited: bool) -> None:
     credentials, asked = Expired(), []
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -317,7 +315,7 @@ def test_no_credentials_at_all_is_told_with_what_to_do(monkeypatch: pytest.Monke
         ({"HTTPS_PROXY": "http://proxy.example", "no_proxy": "*"}, None),
     ],
 )
-def test_the_environments_proxies_are_heeded_on_the_way_to_the_service_only(
+def test_environment_proxies_are_used_for_the_real_service_only(
     environment: dict[str, str], proxy: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in list(os.environ):

@@ -51,7 +51,7 @@ def test_an_emulators_bucket_that_says_little_is_ok() -> None:
     assert {finding.severity for finding in findings} == {Severity.OK}
 
 
-def test_a_retention_policy_is_a_failure_that_says_for_how_long_and_whether_it_can_be_cleared() -> None:
+def test_a_retention_policy_is_a_failure_with_its_duration() -> None:
     open_one = found(retentionPolicy={"retentionPeriod": "86400", "effectiveTime": "2026-01-01T00:00:00Z"})
     locked = found(retentionPolicy={"retentionPeriod": "259200", "isLocked": True})
     assert [one["bucket.retention-policy"].severity for one in (open_one, locked)] == [Severity.FAILURE] * 2
@@ -88,7 +88,7 @@ def test_classes_without_a_minimum_are_ok() -> None:
         assert found(storageClass=kind) == {}
 
 
-def test_a_rule_that_deletes_old_objects_is_a_warning_and_one_that_deletes_any_a_failure() -> None:
+def test_a_lifecycle_rule_that_deletes_is_a_warning_or_failure() -> None:
     assert ruled(age=30) is Severity.WARNING
     assert ruled(createdBefore="2026-01-01") is Severity.WARNING
     assert ruled(age=0) is Severity.FAILURE

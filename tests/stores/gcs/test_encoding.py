@@ -109,7 +109,7 @@ def test_h02_each_command_is_one_request_with_its_expectation(
     assert {name: value for name, value in query.items() if name.startswith("if")} == expected
 
 
-def test_a_record_is_an_empty_object_with_its_fields_as_metadata_that_nobody_may_cache() -> None:
+def test_a_record_is_an_uncacheable_empty_object_with_metadata() -> None:
     request = request_for(Create(APT, {"identity": "me", "expires_at": "17", "purpose": 'g"rün\r\n--x'}), PLACE)
     boundary = re.fullmatch(r"multipart/related; boundary=(.+)", request.headers["Content-Type"])
     assert boundary is not None
@@ -134,7 +134,7 @@ def test_plain_keys_stand_where_other_implementations_look_for_them() -> None:
 
 
 @given(st.text(min_size=1, max_size=600))
-def test_h23_an_escaped_key_has_no_slash_and_no_dot_in_front_and_comes_back(key: str) -> None:
+def test_h23_an_escaped_key_has_no_slash_or_leading_dot(key: str) -> None:
     try:
         checked_key(key)
     except ValueError:
@@ -162,12 +162,12 @@ def test_h23_the_longest_keys_fit_below_the_longest_prefix(key: str) -> None:
 @pytest.mark.parametrize(
     "path", ["", "a/b", "a b", "%61pt", "%2fapt", "a%", "%FF", "=", "=YXB0", "=%", "=YXB0=", ".lockstead", ".x"]
 )
-def test_h23_a_foreign_object_that_no_key_is_written_as_is_no_record_of_ours(path: str) -> None:
+def test_h23_an_object_whose_name_is_no_key_is_no_record(path: str) -> None:
     assert PLACE.name_of(f"locks/{path}", Space.LOCK) is None
 
 
 @pytest.mark.parametrize("path", ["", "apt/", "/x", "a pt/1", "%61pt", "apt/%2F"])
-def test_h23_a_foreign_object_among_the_reserved_ones_is_no_record_of_ours(path: str) -> None:
+def test_h23_a_foreign_object_among_reserved_names_is_no_record(path: str) -> None:
     assert PLACE.name_of(f"locks/.lockstead/member/{path}", Space.MEMBER) is None
 
 
@@ -189,7 +189,7 @@ def test_a_place_where_locks_cannot_be_is_told(bucket: str, prefix: str, says: s
 # --- answers -----------------------------------------------------------------------------------------------------
 
 
-def test_an_object_is_shown_with_the_stores_times_and_a_number_that_grows() -> None:
+def test_an_object_has_the_stores_times_and_a_growing_number() -> None:
     seen = answer_to(Read(APT), answered(200, OBJECT), PLACE)
     assert seen == Snapshot(
         fields={"identity": "me"},
@@ -233,7 +233,7 @@ def test_clear_answers(command: Command[Any]) -> None:
 @pytest.mark.parametrize(
     "said", ["No such object: bucket/a bucket does not exist", "Not Found: bucket/apt", "Not Found"]
 )
-def test_a_name_in_which_a_bucket_is_spoken_of_is_not_taken_for_a_missing_bucket(said: str) -> None:
+def test_a_name_containing_bucket_is_not_a_missing_bucket(said: str) -> None:
     assert answer_to(Read(APT), refusal(404, said, "notFound"), PLACE) == Absent(1795237201.0)
 
 

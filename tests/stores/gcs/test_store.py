@@ -145,9 +145,7 @@ def test_a_request_that_was_dropped_is_an_unknown_outcome(server: GcsServer, per
     assert server.requests.counts() == {"insert": 1, "get": 1}
 
 
-def test_h09_h28_a_request_that_hangs_ends_with_its_limit_and_may_commit_later(
-    server: GcsServer, perform: Perform
-) -> None:
+def test_h09_h28_a_hanging_request_ends_and_may_commit_later(server: GcsServer, perform: Perform) -> None:
     stalled = server.faults.inject("stall", kind="insert")
     began_at = time.monotonic()
     with pytest.raises(OutcomeUnknown, match=r"no answer to Create within 0\.3 s"):
@@ -171,7 +169,7 @@ def test_a_server_that_is_not_there_is_unavailable_and_comes_back(server: GcsSer
     assert isinstance(perform(Read(APT), 10.0), Snapshot)
 
 
-def test_connections_that_the_server_closed_meanwhile_are_not_used_again(server: GcsServer, perform: Perform) -> None:
+def test_connections_closed_by_the_server_are_not_reused(server: GcsServer, perform: Perform) -> None:
     """A request sent into a closed connection would be an unknown outcome, and repeating it a hidden repetition."""
     granted = made(perform(Create(APT, {}), 10.0))
     for _ in range(10):
@@ -195,9 +193,7 @@ def test_an_endpoint_that_is_no_address_is_refused() -> None:
     store.close()
 
 
-def test_proxies_of_the_environment_do_not_stand_between_us_and_an_emulator(
-    server: GcsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_proxies_are_not_used_for_an_emulator(server: GcsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.delenv("NO_PROXY", raising=False)

@@ -52,7 +52,7 @@ PEERS = pytest.mark.parametrize("peer", [gateway, sdk])
 
 
 @PEERS
-def test_a_block_of_the_peers_is_entered_although_another_holds_the_lock(
+def test_a_peers_block_is_entered_though_the_lock_is_held(
     etcd: EtcdPlace, peer: Callable[[EtcdPlace, str], Make]
 ) -> None:
     make = peer(etcd, f"entered-{peer.__name__}")
@@ -80,7 +80,7 @@ def test_a_block_of_ours_is_not_entered_while_another_holds_the_lock(etcd: EtcdP
                     pytest.fail("two at once")
 
 
-def test_our_cycles_leave_one_lease_while_the_client_is_open_and_none_afterwards(etcd: EtcdPlace) -> None:
+def test_our_cycles_leave_no_lease_after_closing_the_client(etcd: EtcdPlace) -> None:
     before = leases(etcd.server.port)
     with lockstead.connect(etcd.url("two")) as client:
         for _ in range(5):

@@ -28,7 +28,7 @@ def end_session(client: KazooClient, server: ZookeeperServer) -> None:
     until(lambda: client.client_id is not None and client.client_id[0] not in {None, session[0]} and client.connected)
 
 
-def test_a_lock_of_kazoo_says_acquired_although_another_process_has_it(server: ZookeeperServer) -> None:
+def test_a_kazoo_lock_reports_acquired_though_another_has_it(server: ZookeeperServer) -> None:
     one, other = KazooClient(hosts=server.address), KazooClient(hosts=server.address)
     for client in (one, other):
         client.start(timeout=LIMIT)
@@ -61,9 +61,7 @@ def test_a_lock_of_tooz_says_acquired_although_another_process_has_it(server: Zo
             member._coord.close()
 
 
-def test_a_lease_is_held_over_the_same_loss_and_one_that_is_taken_away_is_told_of(
-    server: ZookeeperServer, space: str
-) -> None:
+def test_a_lease_survives_a_lost_session_and_a_taken_one_is_lost(server: ZookeeperServer, space: str) -> None:
     store, other = opened(space), opened(space)
     with lockstead.Client(store) as client, lockstead.Client(other) as theirs:
         lease = client.lock("apt", ttl=10).acquire(timeout=30)

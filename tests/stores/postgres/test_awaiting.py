@@ -132,7 +132,7 @@ async def ended(connection: socket.socket) -> bool:
 # --- cancellation ------------------------------------------------------------------------------------------------
 
 
-def test_a_statement_that_is_cancelled_under_way_spoils_its_connection_and_no_other_answer(
+def test_a_cancelled_statement_spoils_only_its_connection(
     server: PostgresServer, store: PostgresStore, schema: str
 ) -> None:
     async def main() -> None:
@@ -154,7 +154,7 @@ def test_a_statement_that_is_cancelled_under_way_spoils_its_connection_and_no_ot
     asyncio.run(main())
 
 
-def test_a_cancelled_statement_of_a_server_that_stands_still_stops_no_loop(own: PostgresServer) -> None:
+def test_cancelling_on_a_stopped_server_does_not_block_the_loop(own: PostgresServer) -> None:
     """The request to cancel it must not hold the GIL until the server continues: that would stop the whole process."""
     with opened(own.url()) as store:
 
@@ -177,7 +177,7 @@ def test_a_cancelled_statement_of_a_server_that_stands_still_stops_no_loop(own: 
         asyncio.run(main())
 
 
-def test_who_is_cancelled_while_connecting_leaves_no_connection_behind() -> None:
+def test_cancelling_while_connecting_leaves_no_connection() -> None:
     async def main() -> None:
         with Silent() as silent, opened(f"postgresql://nobody@127.0.0.1:{silent.port}/x") as store:
             asking = asyncio.ensure_future(store.aperform(Read(APT), LIMIT))
@@ -249,7 +249,7 @@ def test_requests_take_no_threads_and_few_connections(
     asyncio.run(main())
 
 
-def test_a_server_that_says_nothing_when_connected_to_costs_the_limit_and_stops_no_loop() -> None:
+def test_a_silent_server_costs_the_limit_without_blocking_a_loop() -> None:
     async def main() -> int:
         with Silent() as silent, opened(f"postgresql://nobody@127.0.0.1:{silent.port}/x") as store:
             asking = asyncio.ensure_future(store.aperform(Read(APT), 0.5))
@@ -264,7 +264,7 @@ def test_a_server_that_says_nothing_when_connected_to_costs_the_limit_and_stops_
     assert asyncio.run(main()) > 20
 
 
-def test_a_server_that_stands_still_costs_a_command_its_limit_and_no_more(own: PostgresServer) -> None:
+def test_a_stopped_server_costs_a_command_its_limit(own: PostgresServer) -> None:
     with opened(own.url()) as store:
 
         async def main() -> None:
@@ -285,7 +285,7 @@ def test_a_server_that_stands_still_costs_a_command_its_limit_and_no_more(own: P
 # --- failures ----------------------------------------------------------------------------------------------------
 
 
-def test_h28_a_statement_that_waits_too_long_is_called_back_and_never_applied(
+def test_h28_a_statement_that_waits_too_long_is_cancelled(
     server: PostgresServer, store: PostgresStore, schema: str
 ) -> None:
     async def main() -> None:
@@ -299,7 +299,7 @@ def test_h28_a_statement_that_waits_too_long_is_called_back_and_never_applied(
     asyncio.run(main())
 
 
-def test_a_backend_that_is_ended_in_the_middle_leaves_the_outcome_unknown_and_the_store_usable(
+def test_a_terminated_backend_leaves_an_unknown_outcome(
     server: PostgresServer, store: PostgresStore, schema: str
 ) -> None:
     async def main() -> None:
@@ -316,9 +316,7 @@ def test_a_backend_that_is_ended_in_the_middle_leaves_the_outcome_unknown_and_th
     asyncio.run(main())
 
 
-def test_a_connection_that_was_ended_while_idle_is_replaced_before_anything_is_sent(
-    server: PostgresServer, store: PostgresStore, schema: str
-) -> None:
+def test_a_connection_closed_while_idle_is_replaced(server: PostgresServer, store: PostgresStore, schema: str) -> None:
     async def main() -> None:
         first = await made(store)
         server.tell(
@@ -331,7 +329,7 @@ def test_a_connection_that_was_ended_while_idle_is_replaced_before_anything_is_s
     asyncio.run(main())
 
 
-def test_h03_a_connection_cut_behind_the_result_of_a_change_leaves_the_outcome_unknown(
+def test_h03_a_connection_cut_after_the_result_is_unknown(
     server: PostgresServer, store: PostgresStore, schema: str
 ) -> None:
     async def main() -> None:
@@ -375,7 +373,7 @@ def test_a_loop_that_is_left_without_its_end_does_no_harm(store: PostgresStore) 
     asyncio.run(made(store))
 
 
-def test_a_store_that_is_closed_elsewhere_ends_what_idles_in_a_running_loop_and_is_refused_there(
+def test_closing_a_store_ends_idle_connections_of_other_loops(
     server: PostgresServer, store: PostgresStore, schema: str
 ) -> None:
     async def main() -> None:
@@ -389,9 +387,7 @@ def test_a_store_that_is_closed_elsewhere_ends_what_idles_in_a_running_loop_and_
     asyncio.run(main())
 
 
-def test_a_forked_child_has_connections_of_its_own_and_the_parents_go_on(
-    server: PostgresServer, store: PostgresStore, schema: str
-) -> None:
+def test_a_forked_child_opens_its_own_connections(server: PostgresServer, store: PostgresStore, schema: str) -> None:
     def in_child(work: Callable[[], Awaitable[object]]) -> int:
         child = os.fork()
         if child:

@@ -77,7 +77,7 @@ def test_a_pooler_is_a_note_that_says_how_waiters_are_woken_again(server: Postgr
     assert "listen_host" in finding.remedy
 
 
-def test_an_asynchronous_standby_is_a_note_and_a_synchronous_one_is_not(server: PostgresServer) -> None:
+def test_an_asynchronous_standby_is_a_note(server: PostgresServer) -> None:
     standby = StandbyServer(server)
     try:
         standby.start()

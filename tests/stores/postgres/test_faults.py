@@ -113,9 +113,7 @@ def asked_apart(job: Callable[[], object]) -> tuple[threading.Thread, list[objec
 # --- statements that do not end ----------------------------------------------------------------------------------
 
 
-def test_h28_a_statement_that_waits_too_long_is_called_back_and_never_applied(
-    server: PostgresServer, store: Store, schema: str
-) -> None:
+def test_h28_a_statement_that_waits_too_long_is_cancelled(server: PostgresServer, store: Store, schema: str) -> None:
     first = made(store)
     with in_the_way(server, schema) as other:
         for command in (Extend(APT, {"n": "1"}, first.incarnation), Remove(APT, first.incarnation)):
@@ -154,9 +152,7 @@ def batches(store: Store) -> SupportsBatching:
     return store
 
 
-def test_h13_a_stalled_statement_does_not_turn_the_time_of_a_record_back(
-    server: PostgresServer, store: Store, schema: str
-) -> None:
+def test_h13_a_stalled_statement_sets_no_earlier_time(server: PostgresServer, store: Store, schema: str) -> None:
     """Rule 13: `now()`, or a clock that was read before the wait, would be earlier than what was written meanwhile."""
     first = made(store)
     with in_the_way(server, schema) as other:
@@ -192,9 +188,7 @@ def test_h13_a_stalled_statement_does_not_turn_the_time_of_a_record_back(
     assert made(store).updated_at == ahead.updated_at
 
 
-def test_what_changed_while_the_statement_waited_is_judged_and_not_what_it_first_saw(
-    server: PostgresServer, store: Store, schema: str
-) -> None:
+def test_a_statement_judges_the_row_after_its_wait(server: PostgresServer, store: Store, schema: str) -> None:
     changes = {
         f"UPDATE {schema}.record SET fields = NULL": Absent,
         f"UPDATE {schema}.record SET granted = granted + 1": Conflict,
@@ -231,7 +225,7 @@ def _extend_among_others(store: Store, first: Snapshot) -> object:
 
 
 @pytest.mark.parametrize("statement", ["INSERT", "UPDATE"])
-def test_a_grant_that_waited_gets_a_greater_token_than_the_one_it_waited_for(
+def test_a_grant_has_a_greater_token_than_the_previous_holder(
     server: PostgresServer, store: Store, schema: str, statement: str
 ) -> None:
     with closing(url.open_store(f"{server.url()}?schema={schema}")) as other_store:
@@ -251,9 +245,7 @@ def test_a_grant_that_waited_gets_a_greater_token_than_the_one_it_waited_for(
     assert answer.token == int(str(granted)) + 1
 
 
-def test_two_batches_in_opposite_order_never_wait_for_each_other_in_a_circle(
-    server: PostgresServer, store: Store, schema: str
-) -> None:
+def test_two_batches_in_opposite_order_never_deadlock(server: PostgresServer, store: Store, schema: str) -> None:
     names = [Name(f"key-{number:03}") for number in range(200)]
     incarnations = {name: made(store, name).incarnation for name in names}
     with closing(url.open_store(store.url + f"&user={server.url().split('//')[1].split('@')[0]}")) as twin:
@@ -279,7 +271,7 @@ def test_a_conflict_in_a_batch_is_asked_again_by_itself(store: Store, monkeypatc
     assert seen(store, Name("yum")).revision == yum.revision
 
 
-def test_what_one_command_of_a_batch_is_refused_for_does_no_harm_to_the_others(store: Store) -> None:
+def test_a_refused_command_of_a_batch_spares_the_others(store: Store) -> None:
     first = made(store)
     bad = Extend(APT, {"n": "\0"}, first.incarnation)
     good = Extend(Name("no"), {}, None)
@@ -291,9 +283,7 @@ def test_what_one_command_of_a_batch_is_refused_for_does_no_harm_to_the_others(s
 # --- connections that end ----------------------------------------------------------------------------------------
 
 
-def test_a_backend_that_is_ended_in_the_middle_leaves_the_outcome_unknown_and_the_store_usable(
-    server: PostgresServer, store: Store, schema: str
-) -> None:
+def test_a_terminated_backend_leaves_an_unknown_outcome(server: PostgresServer, store: Store, schema: str) -> None:
     first = made(store)
     with in_the_way(server, schema):
         thread, said = asked_apart(lambda: store.perform(Extend(APT, {}, first.incarnation), LIMIT))
@@ -304,9 +294,7 @@ def test_a_backend_that_is_ended_in_the_middle_leaves_the_outcome_unknown_and_th
     assert seen(store).revision == first.revision
 
 
-def test_a_connection_that_was_ended_while_idle_is_replaced_before_anything_is_sent(
-    server: PostgresServer, store: Store, schema: str
-) -> None:
+def test_a_connection_closed_while_idle_is_replaced(server: PostgresServer, store: Store, schema: str) -> None:
     first = made(store)
     server.tell(
         "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
@@ -316,9 +304,7 @@ def test_a_connection_that_was_ended_while_idle_is_replaced_before_anything_is_s
     assert isinstance(store.perform(Extend(APT, {}, first.incarnation), LIMIT), Snapshot)
 
 
-def test_a_statement_that_an_administrator_cancels_is_known_not_to_be_applied(
-    server: PostgresServer, store: Store, schema: str
-) -> None:
+def test_a_statement_cancelled_by_an_admin_was_not_applied(server: PostgresServer, store: Store, schema: str) -> None:
     first = made(store)
     with in_the_way(server, schema):
         thread, said = asked_apart(lambda: store.perform(Remove(APT, first.incarnation), LIMIT))
@@ -331,9 +317,7 @@ def test_a_statement_that_an_administrator_cancels_is_known_not_to_be_applied(
 
 
 @pytest.mark.parametrize("word", [b"INSERT 0 1", b"UPDATE 1"])
-def test_h03_a_connection_cut_behind_the_result_of_a_change_leaves_the_outcome_unknown(
-    server: PostgresServer, schema: str, word: bytes
-) -> None:
+def test_h03_a_connection_cut_after_the_result_is_unknown(server: PostgresServer, schema: str, word: bytes) -> None:
     """The result is sent before the commit: who took it for the answer would believe in what may not be there."""
     there = f"{server.url()}?schema={schema}"
     with closing(url.open_store(there)) as store:
@@ -350,7 +334,7 @@ def test_h03_a_connection_cut_behind_the_result_of_a_change_leaves_the_outcome_u
     assert cut.changes == 1, "a statement was sent twice"
 
 
-def test_an_error_behind_the_result_is_no_proof_that_nothing_was_changed(
+def test_an_error_after_the_result_leaves_the_outcome_unknown(
     server: PostgresServer, store: Store, schema: str
 ) -> None:
     first = made(store)
@@ -366,7 +350,7 @@ def test_an_error_behind_the_result_is_no_proof_that_nothing_was_changed(
 # --- a change that found nothing to change --------------------------------------------------------------------------
 
 
-def test_what_comes_to_stand_there_between_a_change_and_the_look_behind_it_is_changed(
+def test_a_record_created_between_write_and_read_is_changed(
     server: PostgresServer, schema: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(url.open_store(f"{server.url()}?schema={schema}")) as other:
@@ -378,9 +362,7 @@ def test_what_comes_to_stand_there_between_a_change_and_the_look_behind_it_is_ch
     assert len(looks) == 1
 
 
-def test_a_change_that_changed_nothing_is_certain_of_it_whatever_becomes_of_the_look(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_conflict_is_certain_even_if_the_read_fails(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     first = made(store)
     store.perform(Remove(APT, first.incarnation), LIMIT)
 
@@ -392,9 +374,7 @@ def test_a_change_that_changed_nothing_is_certain_of_it_whatever_becomes_of_the_
         store.perform(Remove(APT, first.incarnation), LIMIT)
 
 
-def test_a_change_that_a_trigger_keeps_from_being_made_ends_with_its_limit(
-    server: PostgresServer, schema: str, store: Store
-) -> None:
+def test_a_write_suppressed_by_a_trigger_ends_with_its_limit(server: PostgresServer, schema: str, store: Store) -> None:
     first = made(store)
     with server.asked() as connection:
         connection.execute(
@@ -494,7 +474,7 @@ class Cut:
 # --- servers that stop -------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_stands_still_costs_a_command_its_limit_and_no_more(own: PostgresServer) -> None:
+def test_a_stopped_server_costs_a_command_its_limit(own: PostgresServer) -> None:
     with closing(url.open_store(own.url())) as store:
         first = made(store)
         own.pause()
@@ -508,7 +488,7 @@ def test_a_server_that_stands_still_costs_a_command_its_limit_and_no_more(own: P
         assert isinstance(store.perform(Extend(APT, {"n": "2"}, first.incarnation), LIMIT), Snapshot)
 
 
-def test_h21_what_was_granted_outlives_a_crash_and_is_judged_by_no_other_clock(own: PostgresServer) -> None:
+def test_h21_a_grant_survives_a_crash_and_another_clock(own: PostgresServer) -> None:
     with closing(url.open_store(own.url())) as store:
         first = made(store)
         own.kill()
@@ -696,7 +676,7 @@ def is_interrupted(work: Callable[[], object], at: int) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the copy was left to the collector
-def test_h34_ctrl_c_at_every_step_of_counting_what_came_closes_no_descriptor_of_libpq() -> None:
+def test_h34_ctrl_c_while_counting_keeps_libpqs_descriptor() -> None:
     """Its number may be a file of the program a moment later, which libpq would write to and close."""
     ours, theirs = socket.socketpair()
     with ours, theirs:

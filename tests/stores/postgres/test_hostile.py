@@ -85,7 +85,7 @@ def test_the_traps_would_run_what_they_hold(server: PostgresServer) -> None:
     server.tell("DELETE FROM public.proof")
 
 
-def test_who_may_make_functions_and_operators_in_public_runs_nothing_as_who_locks(
+def test_objects_in_public_run_nothing_as_the_locking_role(
     server: PostgresServer, schema: str, store: PostgresStore
 ) -> None:
     with closing(url.open_store(f"{server.url(user='victim')}?schema={schema}")) as other:
@@ -133,7 +133,7 @@ def everything(store: PostgresStore, other: Store) -> None:
         "CREATE RULE spy AS ON UPDATE TO {0}.meta DO ALSO NOTHING",
     ],
 )
-def test_triggers_and_rules_that_are_not_ours_are_refused_when_a_store_is_opened(
+def test_foreign_triggers_and_rules_are_refused(
     server: PostgresServer, schema: str, store: PostgresStore, added: str
 ) -> None:
     store.perform(Read(APT), LIMIT)
@@ -183,7 +183,7 @@ def test_the_doctor_says_who_else_may_put_code_where_locks_are(
     assert owners() is Severity.WARNING
 
 
-def test_a_giant_record_is_not_sent_and_a_time_that_nobody_has_hides_nothing(
+def test_huge_records_and_invalid_times_hide_no_other_record(
     server: PostgresServer, schema: str, store: PostgresStore
 ) -> None:
     times = {"odd": "infinity", "late": "294276-01-01", "early": "4713-01-01 BC"}
@@ -216,7 +216,7 @@ def test_a_giant_record_is_not_sent_and_a_time_that_nobody_has_hides_nothing(
 
 @pytest.mark.parametrize("number", [2**63 - 1, 2**53 + 1, -5])
 @pytest.mark.parametrize("column", ["granted", "revision"])
-def test_a_counter_out_of_range_is_shown_as_unreadable_and_removing_the_record_mends_it(
+def test_a_counter_out_of_range_is_unreadable_until_removed(
     server: PostgresServer, schema: str, store: PostgresStore, column: str, number: int
 ) -> None:
     good = store.perform(Create(Name("good"), {"v": "1"}), LIMIT)

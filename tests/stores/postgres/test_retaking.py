@@ -68,9 +68,7 @@ def left(store: Store, name: Name = APT) -> Snapshot:
     return was
 
 
-def test_what_was_left_free_while_nobody_waited_is_taken_again_by_a_plain_update(
-    store: Store, schema: str, asked: list[bytes]
-) -> None:
+def test_a_row_left_free_is_acquired_by_a_plain_update(store: Store, schema: str, asked: list[bytes]) -> None:
     was = left(store)
     asked.clear()
     again = made(store)

@@ -67,7 +67,7 @@ def refused(text: str) -> StoreError:
 # --- the URL -----------------------------------------------------------------------------------------------------
 
 
-def test_h22_no_credential_is_shown_and_what_is_shown_opens_the_same_store() -> None:
+def test_h22_a_shown_url_has_no_credentials_and_the_same_store() -> None:
     given = "postgres://me:open%20sesame@one:1,two:2/db?sslmode=require&schema=mine&password=sesame&user=me"
     target = target_of(given)
     assert target.url == "postgresql://one:1,two:2/db?schema=mine&sslmode=require"
@@ -105,7 +105,7 @@ def test_what_is_no_url_of_a_database_is_told_without_repeating_it(text: str) ->
     assert "\n" not in str(caught.value)
 
 
-def test_a_port_that_is_no_number_is_told_as_one_and_others_are_let_through() -> None:
+def test_an_invalid_port_is_reported_and_valid_ones_accepted() -> None:
     with pytest.raises(ValueError, match=r"a port .* must be a number from 1 to 65535"):
         url.open_store("postgresql://host:5432x/db")
     for hosts in ("host", "host:", "one:1,two:65535", "[::1]", "[::1]:5432", "", "%2Fvar%2Frun", "%2Fvar%2Frun:5433"):
@@ -175,7 +175,7 @@ def test_another_server_behind_the_port_is_told() -> None:
         assert "not a PostgreSQL server" in str(error)
 
 
-def test_a_server_that_takes_the_connection_and_says_nothing_is_left_in_time() -> None:
+def test_a_server_that_accepts_and_is_silent_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         store = url.open_store(f"postgresql://me@127.0.0.1:{listener.getsockname()[1]}/db")
         with pytest.raises(StoreUnavailable, match="no answer within"):
@@ -184,7 +184,7 @@ def test_a_server_that_takes_the_connection_and_says_nothing_is_left_in_time() -
 
 
 @pytest.mark.parametrize("where", ["URL", "environment", "service file"])
-def test_a_host_that_says_nothing_costs_its_connect_timeout_wherever_that_is_set(
+def test_connect_timeout_bounds_a_silent_host_wherever_it_is_set(
     server: PostgresServer, schema: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     (tmp_path / "services").write_text("[locks]\nconnect_timeout=1\n")
@@ -300,7 +300,7 @@ def test_tables_of_version_1_are_carried_on_with_their_locks(server: PostgresSer
         server.tell("DROP SCHEMA IF EXISTS lockstead CASCADE")
 
 
-def test_who_may_not_carry_on_older_tables_is_shown_the_sql_for_who_may(server: PostgresServer, schema: str) -> None:
+def test_a_role_that_cannot_migrate_is_shown_the_sql(server: PostgresServer, schema: str) -> None:
     first = url.open_store(f"{server.url()}?schema={schema}")
     first.perform(Read(APT), LIMIT)
     first.close()
@@ -319,9 +319,7 @@ def test_who_may_not_carry_on_older_tables_is_shown_the_sql_for_who_may(server: 
     store.close()
 
 
-def test_h30_later_tables_are_used_where_they_allow_it_and_refused_where_not(
-    server: PostgresServer, schema: str
-) -> None:
+def test_h30_later_tables_are_used_if_they_allow_it(server: PostgresServer, schema: str) -> None:
     there = f"{server.url()}?schema={schema}"
     first = url.open_store(there)
     first.perform(Create(APT, {}), LIMIT)
@@ -336,9 +334,7 @@ def test_h30_later_tables_are_used_where_they_allow_it_and_refused_where_not(
     assert "upgrade lockstead" in str(error)
 
 
-def test_rows_of_removed_records_go_after_a_day_and_tokens_grow_all_the_same(
-    server: PostgresServer, schema: str
-) -> None:
+def test_removed_rows_are_deleted_after_a_day_and_tokens_grow(server: PostgresServer, schema: str) -> None:
     there = f"{server.url()}?schema={schema}"
     store = url.open_store(there)
     tokens = []
@@ -364,7 +360,7 @@ def test_rows_of_removed_records_go_after_a_day_and_tokens_grow_all_the_same(
     assert server.tell(f"SELECT clock_timestamp() - swept < interval '1 hour' FROM {schema}.meta") == [(True,)]
 
 
-def test_a_server_that_sends_without_end_while_it_is_connected_to_takes_no_more_than_an_answer() -> None:
+def test_an_endless_greeting_uses_bounded_memory() -> None:
     notice = b"SNOTICE\0VNOTICE\0C00000\0M" + b"x" * 2000 + b"\0\0"
     piece = (b"N" + struct.pack("!I", len(notice) + 4) + notice) * 100
 

@@ -160,7 +160,7 @@ def test_who_waits_asks_little_however_long_it_lasts(server: PostgresServer, sto
     assert waiting.result() is True
 
 
-def test_nobody_says_that_it_listens_while_a_change_is_under_way_that_saw_nobody_wait(
+def test_no_listener_registers_during_a_change_that_missed_it(
     server: PostgresServer, store: Store, schema: str
 ) -> None:
     made(store)
@@ -262,7 +262,7 @@ def test_who_subscribes_to_what_is_gone_already_is_called(store: Store) -> None:
     assert Waiting(store).result()
 
 
-def test_of_many_who_wait_a_release_tells_one_and_who_waits_no_more_passes_it_on(
+def test_a_release_notifies_one_waiter_and_is_passed_on(
     server: PostgresServer, store: Store, schema: str, stores: list[Store]
 ) -> None:
     held = made(store)
@@ -281,7 +281,7 @@ def test_of_many_who_wait_a_release_tells_one_and_who_waits_no_more_passes_it_on
         held = answer
 
 
-def test_who_is_told_and_only_looks_passes_it_on_to_who_wants_the_lock(
+def test_an_observer_passes_a_notification_on_to_a_waiter(
     server: PostgresServer, store: Store, schema: str, stores: list[Store]
 ) -> None:
     wants, *look = stores

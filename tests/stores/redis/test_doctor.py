@@ -31,7 +31,7 @@ def found(server: RedisServer, who: str = "") -> dict[str, Finding]:
     return findings
 
 
-def test_a_server_that_forgets_everything_draws_a_warning_and_nothing_else(server: RedisServer) -> None:
+def test_a_server_without_persistence_is_a_warning(server: RedisServer) -> None:
     findings = found(server)
     severities = {check: finding.severity for check, finding in findings.items()}
     assert severities == {
@@ -54,7 +54,7 @@ def test_persistence_is_told_by_what_it_forgets(server: RedisServer) -> None:
         assert found(server)["persistence"].severity is Severity.OK
 
 
-def test_a_server_that_may_drop_a_lock_for_want_of_memory_draws_a_warning(server: RedisServer) -> None:
+def test_an_evicting_server_is_a_warning(server: RedisServer) -> None:
     with server.client() as admin:
         admin.config_set("maxmemory-policy", "volatile-lru")
         assert found(server)["memory"].severity is Severity.NOTE

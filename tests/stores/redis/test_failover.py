@@ -38,7 +38,7 @@ def sentinels(tmp_path: Path) -> Iterator[SentinelPlace]:
 
 
 @pytest.mark.slow
-def test_h21_a_fail_over_that_forgets_the_lock_is_told_and_tokens_still_grow(sentinels: SentinelPlace) -> None:
+def test_h21_a_failover_that_forgets_is_notified_and_tokens_grow(sentinels: SentinelPlace) -> None:
     with (
         lockstead.Client(sentinels.open("space")) as client,
         lockstead.Client(sentinels.open("space")) as other,
@@ -151,7 +151,7 @@ def test_a_listing_is_of_all_masters(cluster: ClusterPlace) -> None:
     store.close()
 
 
-def test_a_master_that_stands_still_costs_the_batch_of_the_others_nothing(cluster: ClusterPlace) -> None:
+def test_a_stopped_master_does_not_delay_the_others_batch(cluster: ClusterPlace) -> None:
     for node in cluster.nodes:
         node.says("CONFIG", "SET", "cluster-node-timeout", "60000")
     store = cluster.open("still")

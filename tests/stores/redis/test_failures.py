@@ -80,7 +80,7 @@ def works(store: RedisStore) -> bool:
 # --- states in which it takes no writes --------------------------------------------------------------------------
 
 
-def test_a_server_that_cannot_save_is_unavailable_for_writes_and_read_all_the_same(tmp_path: Path) -> None:
+def test_a_server_that_cannot_save_can_still_be_read(tmp_path: Path) -> None:
     in_the_way = tmp_path / "redis" / "dump.rdb" / "full"
     with RedisServer(tmp_path / "redis") as server, server.client() as admin:
         store = opened(f"redis://{server.address}")
@@ -101,7 +101,7 @@ def test_a_server_that_cannot_save_is_unavailable_for_writes_and_read_all_the_sa
         store.close()
 
 
-def test_a_server_without_memory_grants_and_renews_nothing_and_still_gives_back(store: RedisStore, admin: Any) -> None:
+def test_a_server_out_of_memory_still_allows_releases(store: RedisStore, admin: Any) -> None:
     first = made(store)
     admin.config_set("maxmemory", "1")
     for command in (Create(Name("b"), {}), Extend(APT, {"n": "1"}, first.incarnation)):
@@ -113,7 +113,7 @@ def test_a_server_without_memory_grants_and_renews_nothing_and_still_gives_back(
     assert works(store)
 
 
-def test_a_replica_is_unavailable_whether_met_at_once_or_turned_into_one(store: RedisStore, admin: Any) -> None:
+def test_a_replica_is_unavailable_from_the_start_or_later(store: RedisStore, admin: Any) -> None:
     made(store)
     admin.replicaof("127.0.0.1", "1")
     with pytest.raises(StoreUnavailable, match="replica"):
@@ -207,9 +207,7 @@ def test_what_a_server_answers_is_told_by_what_can_be_done(said: str, kind: type
         ("ERR DB index is out of range", StoreRefused),
     ],
 )
-def test_an_error_at_login_from_which_redis_py_takes_the_code_is_told_all_the_same(
-    said: str, kind: type[StoreError]
-) -> None:
+def test_a_login_error_without_a_code_is_reported(said: str, kind: type[StoreError]) -> None:
     from redis._parsers.base import BaseParser
 
     told = unconnected(BaseParser.parse_error(said), "h:1", is_secure=False)
@@ -219,7 +217,7 @@ def test_an_error_at_login_from_which_redis_py_takes_the_code_is_told_all_the_sa
 # --- gone, and back ----------------------------------------------------------------------------------------------
 
 
-def test_h12_h21_a_server_killed_and_restarted_empty_loses_the_lease_and_no_token_comes_again(
+def test_h12_h21_an_empty_restart_loses_the_lease_and_no_token(
     server: RedisServer,
 ) -> None:
     with lockstead.connect(f"redis://{server.address}") as client:
@@ -246,9 +244,7 @@ def test_nobody_there_is_unavailable_and_there_again_is_enough(store: RedisStore
     assert works(store)
 
 
-def test_a_server_that_stands_still_is_an_unknown_outcome_within_the_limit(
-    store: RedisStore, server: RedisServer
-) -> None:
+def test_a_stopped_server_is_an_unknown_outcome_within_the_limit(store: RedisStore, server: RedisServer) -> None:
     made(store)
     server.pause()
     try:
@@ -332,7 +328,7 @@ def test_a_user_without_the_rights_is_told_so(server: RedisServer, admin: Any) -
     assert RIGHTS.replace("PREFIX", "lockstead") in page
 
 
-def test_the_rights_that_the_page_names_are_enough_and_publishing_is_no_must(server: RedisServer, admin: Any) -> None:
+def test_the_documented_rights_are_enough(server: RedisServer, admin: Any) -> None:
     rights = [word for word in RIGHTS.split() if word.startswith("+")]
     admin.execute_command("ACL", "SETUSER", "anna", "on", ">s3cret", "~lockstead:*", "resetchannels", "-@all", *rights)
     store = opened(f"redis://anna:s3cret@{server.address}")

@@ -105,7 +105,7 @@ def test_a_text_longer_than_what_is_read_at_once_is_read_whole(tls: ssl.SSLConte
         assert asked(connection, b"two") == b"next"
 
 
-def test_an_error_of_the_server_is_an_answer_and_the_connection_goes_on() -> None:
+def test_an_error_reply_keeps_the_connection() -> None:
     answers = [[b"-NOSCRIPT No matching script.\r\n"], [b"-MOVED 42 127.0", b".0.1:7001\r\n"], [text(b"ok")]]
     with answering(*answers) as connection:
         unknown, moved = (
@@ -189,7 +189,7 @@ def test_a_server_that_is_silent_leaves_the_outcome_unknown() -> None:
         asked(connection, b"one", 0.05)
 
 
-def test_a_connection_on_which_something_unasked_was_said_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_with_unsolicited_data_is_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstead.stores.redis.connection.IDLE_CHECKED", 0.0)
     with answering([text(b"ok")], [text(b"ok"), text(b"unasked")], []) as connection:
         assert asked(connection, b"one") == b"ok"

@@ -115,9 +115,7 @@ def test_no_key_is_ever_without_a_time_to_live(store: RedisStore, admin: Any, sp
             all_go()
 
 
-def test_a_record_stays_for_as_long_as_it_stands_and_then_long_enough_to_be_read(
-    store: RedisStore, admin: Any, space: str
-) -> None:
+def test_a_record_is_kept_for_its_ttl_and_a_while_longer(store: RedisStore, admin: Any, space: str) -> None:
     made(store)
     assert admin.pttl(f"{space}:{{apt}}:lock") > 7 * 86_400_000 + 30_000
     renewed = store.perform(Extend(APT, {}, None), LIMIT)
@@ -189,9 +187,7 @@ def test_h24_a_giant_record_is_not_sent(store: RedisStore, admin: Any, space: st
     assert admin.info("stats")["total_net_output_bytes"] - before < 100_000
 
 
-def test_h24_records_that_are_too_large_together_keep_nobody_out_of_a_listing(
-    store: RedisStore, admin: Any, space: str
-) -> None:
+def test_h24_records_too_large_together_hide_none_from_a_listing(store: RedisStore, admin: Any, space: str) -> None:
     made(store, Name("ours"))
     fields = b'{"v":"1","identity":"x/1","ttl":"300","purpose":"%s"}'
     sizes = {**dict.fromkeys(range(520), 65_000), **dict.fromkeys(range(520, 10_520), 1_000)}
@@ -211,9 +207,7 @@ def test_h24_records_that_are_too_large_together_keep_nobody_out_of_a_listing(
     assert isinstance(store.perform(Remove(unread[0], shown[unread[0]].incarnation), LIMIT), Removed)
 
 
-def test_h24_names_that_are_too_long_to_be_ours_keep_nobody_out_of_a_listing(
-    store: RedisStore, admin: Any, space: str
-) -> None:
+def test_h24_overlong_names_hide_no_record_from_a_listing(store: RedisStore, admin: Any, space: str) -> None:
     odd = Name("%{}" * (KEY_BYTES_MAX // 3))
     made(store, Name("ours"))
     made(store, odd)
@@ -247,9 +241,7 @@ def test_h24_another_kind_of_key_is_shown_as_damaged(store: RedisStore, admin: A
     assert_shown_and_removed(store, admin)
 
 
-def test_a_queue_that_somebody_filled_costs_a_release_little_and_publishes_nowhere_else(
-    store: RedisStore, admin: Any, space: str
-) -> None:
+def test_a_queue_full_of_foreign_entries_costs_a_release_little(store: RedisStore, admin: Any, space: str) -> None:
     first = made(store)
     waiters = f"{space}:{{apt}}:waiters"
     admin.zadd(waiters, {f"{space}:wake:dead{number}": number + 1 for number in range(3000)})
@@ -269,9 +261,7 @@ def test_waiters_that_are_no_list_fail_no_release(store: RedisStore, admin: Any,
 
 
 @pytest.mark.parametrize("counter", [str(2**53), str(2**53 - 1), "9" * 30, "1e308", "inf"])
-def test_a_counter_of_tokens_that_cannot_grow_is_refused_and_nothing_is_granted(
-    store: RedisStore, admin: Any, space: str, counter: str
-) -> None:
+def test_an_exhausted_token_counter_is_refused(store: RedisStore, admin: Any, space: str, counter: str) -> None:
     admin.set(f"{space}:{{apt}}:token", counter)
     with pytest.raises(StoreRefused, match=r"tokens of 'apt' in Redis is beyond 2\^53") as refused:
         store.perform(Create(APT, {}), LIMIT)
@@ -310,9 +300,7 @@ def test_h21_tokens_grow_by_the_clock_where_the_counter_is_forgotten(store: Redi
     assert second.incarnation != first.incarnation
 
 
-def test_h31_a_clock_that_is_put_back_turns_no_stamp_back_and_is_shown_as_it_is(
-    store: RedisStore, admin: Any, space: str
-) -> None:
+def test_h31_a_clock_set_back_writes_no_earlier_stamp(store: RedisStore, admin: Any, space: str) -> None:
     first = made(store)
     key = f"{space}:{{apt}}:lock"
     head, fields = admin.get(key).split(b"\n", 1)
@@ -335,7 +323,7 @@ def test_h31_a_clock_that_is_put_back_turns_no_stamp_back_and_is_shown_as_it_is(
 # --- what is forgotten -------------------------------------------------------------------------------------------
 
 
-def test_h32_the_next_holder_is_told_that_a_record_vanished_which_nobody_removed(
+def test_h32_the_next_holder_learns_of_a_vanished_record(
     place: RedisPlace, store: RedisStore, admin: Any, space: str
 ) -> None:
     address = f"redis://127.0.0.1:{place.ports[0]}?prefix={space}"
@@ -399,9 +387,7 @@ def test_a_cycle_is_two_requests_and_a_renewal_is_one(store: RedisStore, admin: 
 
 
 @pytest.mark.parametrize("knows_no_script", [False, True], ids=["", "after a restart"])
-def test_a_batch_is_one_sending_and_another_if_the_server_knows_no_script(
-    store: RedisStore, admin: Any, knows_no_script: bool
-) -> None:
+def test_a_batch_is_sent_once_and_again_after_noscript(store: RedisStore, admin: Any, knows_no_script: bool) -> None:
     made(store)
     store.perform(Extend(APT, {}, None), LIMIT)
     grants = [made(store, Name(f"key-{number}")) for number in range(100)]

@@ -119,7 +119,7 @@ def subscribed(store: RedisStore, admin: Any, space: str) -> Subscriber:
 # --- who is notified ---------------------------------------------------------------------------------------------
 
 
-def test_a_release_notifies_one_process_and_it_is_the_one_that_came_first(
+def test_a_release_notifies_the_first_waiting_process(
     store: RedisStore, twin: RedisStore, opened: Callable[[], RedisStore], admin: Any, space: str
 ) -> None:
     third = opened()
@@ -135,7 +135,7 @@ def test_a_release_notifies_one_process_and_it_is_the_one_that_came_first(
     second.called()
 
 
-def test_a_process_is_listed_once_however_many_subscribe_and_all_are_called(
+def test_a_process_is_listed_once_and_calls_all_subscribers(
     store: RedisStore, twin: RedisStore, admin: Any, space: str
 ) -> None:
     held = made(store)
@@ -164,7 +164,7 @@ def test_a_process_that_was_notified_and_waits_no_more_passes_it_on(
     waiter.called()
 
 
-def test_a_process_that_was_notified_and_does_not_ask_passes_it_on_and_stays_in_its_place(
+def test_an_unused_notification_is_passed_on(
     store: RedisStore, twin: RedisStore, opened: Callable[[], RedisStore], admin: Any, space: str
 ) -> None:
     third = opened()
@@ -205,9 +205,7 @@ def test_a_process_that_got_the_lock_has_lost_its_place(
     assert admin.zscore(f"{space}:{{apt}}:waiters", twin._watches.channel) > since
 
 
-def test_who_takes_the_lock_is_not_listed_and_hears_nothing_when_it_gives_it_back(
-    store: RedisStore, twin: RedisStore, admin: Any, space: str
-) -> None:
+def test_a_holder_is_not_listed_and_not_notified(store: RedisStore, twin: RedisStore, admin: Any, space: str) -> None:
     held = made(store)
     waiter = subscribed(twin, admin, space)
     store.perform(Remove(APT, held.incarnation), LIMIT)
@@ -219,7 +217,7 @@ def test_who_takes_the_lock_is_not_listed_and_hears_nothing_when_it_gives_it_bac
     assert "cmdstat_zadd" not in admin.info("commandstats")
 
 
-def test_a_renewal_calls_the_first_one_which_is_listed_again_and_a_release_says_that_it_is_free(
+def test_a_renewal_and_a_release_notify_the_first_waiter(
     store: RedisStore, twin: RedisStore, admin: Any, space: str
 ) -> None:
     held = made(store)
@@ -284,7 +282,7 @@ def test_who_may_not_subscribe_polls_and_comes_in(place: RedisPlace, admin: Any,
         assert got == [True]
 
 
-def test_something_else_in_place_of_the_list_keeps_nobody_else_from_being_notified(
+def test_a_foreign_value_of_the_list_prevents_no_notification(
     store: RedisStore, twin: RedisStore, admin: Any, space: str
 ) -> None:
     other = Name("other")
@@ -344,7 +342,7 @@ def test_who_subscribes_makes_no_request_in_its_own_thread(
     assert set(connects) == {THREAD}
 
 
-def test_who_subscribes_to_a_server_that_is_not_known_yet_makes_no_request_either(
+def test_subscribing_to_an_unknown_server_sends_no_request(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = ClusterPlace(tmp_path_factory.mktemp("cluster"))
@@ -409,7 +407,7 @@ def test_a_master_that_stands_still_keeps_no_news_of_the_others_away(tmp_path_fa
         cluster.stop()
 
 
-def test_a_thread_that_nobody_needs_ends_and_the_next_subscription_starts_another(
+def test_an_idle_thread_ends_and_a_subscription_starts_another(
     store: RedisStore, twin: RedisStore, admin: Any, space: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, seconds in (("ENROLS_AGAIN", 0.05), ("IDLES", 0.05)):
@@ -464,9 +462,7 @@ def test_a_server_that_comes_back_is_listened_to_again(tmp_path_factory: pytest.
 WAITERS, KEYS = 1000, 200
 
 
-def test_a_thousand_awaiting_waiters_of_two_hundred_keys_take_no_thread_each(
-    place: RedisPlace, admin: Any, space: str
-) -> None:
+def test_a_thousand_awaiting_waiters_need_no_thread_each(place: RedisPlace, admin: Any, space: str) -> None:
     address = f"redis://127.0.0.1:{place.ports[0]}?prefix={space}"
     granted: list[int] = []
 
@@ -498,7 +494,7 @@ def test_a_thousand_awaiting_waiters_of_two_hundred_keys_take_no_thread_each(
     assert sorted(granted) == list(range(WAITERS))
 
 
-def test_a_record_without_subscribers_is_forgotten_and_starts_no_thread(
+def test_a_record_without_subscribers_needs_no_thread(
     store: RedisStore, twin: RedisStore, admin: Any, space: str
 ) -> None:
     held = made(store)

@@ -177,7 +177,7 @@ def test_h28_what_a_master_does_late_is_taken_back_behind_it(
     until(lambda: holders(three, space) == ["second"] * 3, "a late removal of the first attempt hit the second")
 
 
-def test_a_master_that_answered_in_time_is_not_silent_because_this_process_was_too_busy_to_look(
+def test_a_busy_process_does_not_count_a_master_as_silent(
     opened: Callable[..., RedlockStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened("restart_delay=0&master_limit=0.5")
@@ -195,7 +195,7 @@ def test_a_master_that_answered_in_time_is_not_silent_because_this_process_was_t
     assert store.perform(Remove(APT, first.incarnation), LIMIT) == Removed()
 
 
-def test_every_attempt_has_an_incarnation_of_its_own_that_only_its_own_removal_hits(store: RedlockStore) -> None:
+def test_every_attempt_has_its_own_incarnation(store: RedlockStore) -> None:
     first = made(store)
     assert store.perform(Remove(APT, first.incarnation), LIMIT) == Removed()
     second = made(store)
@@ -212,7 +212,7 @@ def test_what_is_to_be_taken_back_is_not_taken_up_again(store: RedlockStore, thr
     assert store.perform(Extend(APT, {}, first.incarnation), LIMIT) == Absent()
 
 
-def test_a_removal_that_did_not_reach_a_master_is_done_when_it_is_reached_again(
+def test_a_missed_removal_is_repeated_when_the_master_is_back(
     opened: Callable[..., RedlockStore], three: RedlockPlace, space: str
 ) -> None:
     store = opened("restart_delay=0&master_limit=0.2")
@@ -303,7 +303,7 @@ def test_contenders_who_split_the_votes_come_through(
     until(lambda: five.left(space) == [], "something was left behind")
 
 
-def test_what_dead_contenders_left_on_minorities_is_nobodys_lock_and_is_not_asked_for_hotly(
+def test_minority_leftovers_hold_no_lock_and_are_polled_slowly(
     opened: Callable[..., RedlockStore], three: RedlockPlace, space: str
 ) -> None:
     store = opened()
@@ -375,7 +375,7 @@ def test_with_two_of_five_down_everything_works(opened: Callable[..., RedlockSto
     assert store.perform(Remove(APT, first.incarnation), LIMIT) == Removed()
 
 
-def test_with_a_majority_down_nothing_is_granted_and_who_waits_is_through_when_it_is_back(
+def test_a_waiter_acquires_when_the_majority_is_back(
     opened: Callable[..., RedlockStore], three: RedlockPlace, space: str
 ) -> None:
     store = opened()
@@ -415,7 +415,7 @@ def test_with_a_majority_silent_a_grant_is_unknown_and_bounded(
     assert time.monotonic() - began_at < LIMIT / 2
 
 
-def test_a_silent_master_is_waited_for_once_and_not_with_every_request(
+def test_a_silent_master_is_waited_for_only_once(
     opened: Callable[..., RedlockStore], three: RedlockPlace, space: str
 ) -> None:
     store = opened("restart_delay=0&master_limit=2")
@@ -491,7 +491,7 @@ def overlap(three: RedlockPlace, space: str, holder: RedlockStore, contender: Re
     return deadline - granted_at
 
 
-def test_h21_a_master_that_restarts_empty_does_not_vote_while_a_lease_may_live_that_it_forgot(
+def test_h21_an_empty_master_abstains_while_leases_may_live(
     opened: Callable[..., RedlockStore], three: RedlockPlace, space: str
 ) -> None:
     delay = "restart_delay=4&master_limit=5"
@@ -509,7 +509,7 @@ def test_a_ttl_that_does_not_fit_the_restart_delay_is_refused(opened: Callable[.
         opened("restart_delay=10").perform(create(ttl=10.0), LIMIT)
 
 
-def test_another_server_at_an_address_counts_as_a_restart_whatever_its_uptime(
+def test_another_server_at_the_address_counts_as_a_restart(
     opened: Callable[..., RedlockStore], three: RedlockPlace
 ) -> None:
     # as old as the hills: only the run id tells that it is another one
@@ -527,7 +527,7 @@ def test_another_server_at_an_address_counts_as_a_restart_whatever_its_uptime(
     second.close()
 
 
-def test_masters_may_restart_empty_one_after_the_other_while_a_lease_is_held(
+def test_masters_may_restart_empty_in_turn_during_a_lease(
     opened: Callable[..., RedlockStore], three: RedlockPlace, space: str
 ) -> None:
     store = opened()
@@ -568,7 +568,7 @@ def test_a_record_on_a_minority_is_lost_for_its_holder(store: RedlockStore, thre
 # --- masters that disagree --------------------------------------------------------------------------------------------
 
 
-def test_h12_a_revocation_that_reached_a_majority_shows_in_every_answer_of_a_majority(
+def test_h12_a_revocation_by_majority_is_seen_by_every_majority(
     opened: Callable[..., RedlockStore], three: RedlockPlace, space: str
 ) -> None:
     for missing in range(3):
@@ -592,9 +592,7 @@ def test_h12_a_revocation_that_reached_a_majority_shows_in_every_answer_of_a_maj
         three.servers[(missing + 1) % 3].start()
 
 
-def test_who_reads_brings_masters_up_that_missed_a_write_and_renews_nothing(
-    store: RedlockStore, three: RedlockPlace, space: str
-) -> None:
+def test_a_read_repairs_lagging_masters_without_renewing(store: RedlockStore, three: RedlockPlace, space: str) -> None:
     lease = made(store)
     server = three.servers[0]
     until(lambda: holders(three, space) == ["me"] * 3, "not everywhere")
@@ -632,7 +630,7 @@ HOSTILE: dict[str, tuple[object, ...]] = {
 
 @pytest.mark.parametrize("kind", HOSTILE)
 @pytest.mark.parametrize("differs", [False, True], ids=["alike everywhere", "not alike"])
-def test_h24_a_row_that_is_no_record_is_shown_beside_the_others_and_removed_by_an_operator(
+def test_h24_a_row_without_a_record_is_shown_and_can_be_removed(
     kind: str, differs: bool, opened: Callable[..., RedlockStore], three: RedlockPlace, space: str
 ) -> None:
     store = opened()
@@ -659,7 +657,7 @@ def test_h24_a_row_that_is_no_record_is_shown_beside_the_others_and_removed_by_a
         assert yum.release()
 
 
-def test_h24_what_is_no_index_keeps_a_lock_from_being_granted_and_leaves_nothing(
+def test_h24_an_invalid_index_prevents_grants_and_leaves_nothing(
     store: RedlockStore, three: RedlockPlace, space: str
 ) -> None:
     for server in three.servers:

@@ -54,7 +54,7 @@ def test_what_is_wrong_is_said_in_one_line(text: str, line: str) -> None:
         url.open_store(text)
 
 
-def test_h22_what_is_printed_has_no_credentials_and_opens_the_same_store() -> None:
+def test_h22_a_printed_url_has_no_credentials_and_the_same_store() -> None:
     shown = url.printable("redlock://me:se%40cret@a,b,c:7000/2?cleartext=true&prefix=x&restart_delay=10m#apt")
     assert shown == "redlock://a,b,c:7000/2?cleartext=true&prefix=x&restart_delay=10m"
     store = opened("redlock://me:se%40cret@a,b,c:7000/2?cleartext=true&prefix=x&restart_delay=10m")

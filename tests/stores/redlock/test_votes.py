@@ -73,9 +73,7 @@ def test_any_two_quorums_have_a_master_in_common_and_no_fewer_would() -> None:
         ((NOTHING, DOWN, DOWN), None),
     ],
 )
-def test_a_read_shows_what_a_quorum_has_and_absent_where_none_can_have_it(
-    seen: tuple[Seen | None], answer: object
-) -> None:
+def test_a_read_returns_the_quorums_record_or_absent(seen: tuple[Seen | None], answer: object) -> None:
     found = by_read(votes(*seen), True)
     assert found is None if answer is None else isinstance(found, answer)  # type: ignore[arg-type]  # a class
 
@@ -87,7 +85,7 @@ def test_what_a_young_master_does_not_have_proves_nothing() -> None:
     assert by_extend(votes(record("a"), REFUSED, REFUSED, young=(1, 2)), True) is None
 
 
-def test_every_picture_of_three_masters_is_judged_alike_by_every_order_of_them() -> None:
+def test_a_vote_does_not_depend_on_the_order_of_masters() -> None:
     kinds = (record("a"), record("b"), NOTHING, None, DOWN)
     for one, two, three in product(kinds, repeat=3):
         found = {
@@ -97,7 +95,7 @@ def test_every_picture_of_three_masters_is_judged_alike_by_every_order_of_them()
         assert len(found) == 1
 
 
-def test_no_two_incarnations_are_ever_read_of_one_state_of_the_masters() -> None:
+def test_one_state_of_the_masters_has_one_incarnation() -> None:
     # whichever masters answer: two readers of the same moment never see two holders, nor a holder and nobody
     for state in product((record("a"), record("b"), NOTHING), repeat=5):
         seen = set()
@@ -122,7 +120,7 @@ def test_the_revision_is_what_a_quorum_agrees_on_and_else_marked() -> None:
     assert marked.fields == {"n": "3"}
 
 
-def test_where_masters_disagree_what_any_of_them_has_shows_and_who_applied_most_has_the_last_word() -> None:
+def test_disagreeing_masters_are_merged_by_the_most_applied() -> None:
     one, two = record("a", 3, "9"), record("a", 2, "7")
     raw = {**two.raw, b".revoked": b"by somebody"}
     seen = by_read(votes(one, Seen(True, "a", 2, "7", "", 0, raw), None), True)
@@ -130,7 +128,7 @@ def test_where_masters_disagree_what_any_of_them_has_shows_and_who_applied_most_
     assert seen.fields == {"n": "3", "revoked": "by somebody"}
 
 
-def test_an_extend_is_done_where_a_quorum_did_it_and_refused_where_none_can() -> None:
+def test_an_extend_succeeds_by_quorum_and_is_refused_without() -> None:
     other = record("b", done=False)
     assert isinstance(by_extend(votes(record("a"), record("a"), other), True), Snapshot)
     assert by_extend(votes(record("a"), other, other), True) == Conflict()
@@ -140,7 +138,7 @@ def test_an_extend_is_done_where_a_quorum_did_it_and_refused_where_none_can() ->
     assert by_extend(votes(record("a"), DOWN, DOWN), True) is None
 
 
-def test_a_remove_is_done_where_a_quorum_did_it_and_unclear_where_it_did_a_part() -> None:
+def test_a_remove_succeeds_by_quorum_and_is_unknown_by_less() -> None:
     done = Seen(True)
     assert by_remove(votes(done, done, None), True) == Removed()
     assert by_remove(votes(REFUSED, REFUSED, None), True) == Absent()
@@ -201,14 +199,12 @@ def test_no_master_drops_a_record_while_its_holder_believes(ttl: float, drift: f
     assert believes_for == pytest.approx(ttl - elapsed - ttl * drift)
 
 
-def test_a_restarted_master_keeps_silent_for_longer_than_a_lease_of_the_default_ttl_and_the_longest_delay_lives() -> (
-    None
-):
+def test_a_restarted_master_abstains_longer_than_leases_live() -> None:
     assert record_lifetime(300.0, 60.0, 0.01) < RESTART_DELAY
     assert record_lifetime(300.0, 60.0, 0.05) < RESTART_DELAY
 
 
-def test_how_long_a_record_stands_is_never_rounded_down_and_never_for_ever() -> None:
+def test_a_records_lifetime_is_rounded_up_and_finite() -> None:
     assert milliseconds(0.0) > 80 * 86_400_000
     for min_retention in (0.0005, 1.0, 303.0, 303.0004):
         assert milliseconds(min_retention) >= min_retention * 1000

@@ -31,9 +31,7 @@ def test_a_file_on_a_local_disk_is_ok_and_says_that_it_was_made(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("place", "check"), [(Place(None, "time:[1]+0"), "clock.boot"), (Place("boot", None), "clock.namespace")]
 )
-def test_a_clock_that_cannot_be_named_is_a_warning_that_says_the_price(
-    tmp_path: Path, place: Place, check: str
-) -> None:
+def test_a_missing_boot_clock_is_a_warning_with_its_consequences(tmp_path: Path, place: Place, check: str) -> None:
     finding = found(tmp_path / "locks.db", place)[check]
     assert finding.severity is Severity.WARNING
     assert "whole ttl" in finding.text

@@ -51,7 +51,7 @@ except lockstead.LocksteadError as error:
 """
 
 
-def test_h06_a_container_with_a_boot_id_of_its_own_does_not_take_a_live_record_for_dead(tmp_path: Path) -> None:
+def test_h06_another_boot_id_does_not_expire_a_live_record(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "locks.db")
     fields = {"v": "1", "identity": "host/1", "owner": "host", "ttl": "30"}
     is_a(Snapshot, store.perform(Create(APT, fields), LIMIT))
@@ -107,9 +107,7 @@ except StoreError as error:
 
 
 @pytest.mark.parametrize("ends", [("-wal",), ("-shm",), ("-wal", "-shm")], ids=["wal", "shm", "both"])
-def test_who_opens_a_file_whose_journal_was_removed_does_not_get_a_lock_that_is_held(
-    tmp_path: Path, ends: tuple[str, ...]
-) -> None:
+def test_a_removed_journal_does_not_free_a_held_lock(tmp_path: Path, ends: tuple[str, ...]) -> None:
     path = tmp_path / "locks.db"
     store = SqliteStore(path)
     held = is_a(Snapshot, store.perform(Create(APT, {"v": "1"}), LIMIT))
@@ -153,7 +151,7 @@ def test_a_journal_that_was_replaced_is_noticed_by_the_next_command(tmp_path: Pa
 
 
 @pytest.mark.parametrize("turned", ["link", "link between", "folder", "folder link"])
-def test_a_path_that_leads_to_another_file_is_noticed_by_the_next_command(tmp_path: Path, turned: str) -> None:
+def test_a_replaced_file_is_noticed_by_the_next_command(tmp_path: Path, turned: str) -> None:
     for name in ("links", "one", "two"):
         (tmp_path / name).mkdir()
     between, folder, path = tmp_path / "between.db", tmp_path / "current", tmp_path / "links" / "locks.db"
@@ -179,7 +177,7 @@ def test_a_path_that_leads_to_another_file_is_noticed_by_the_next_command(tmp_pa
     store.close()
 
 
-def test_a_folder_that_was_restored_from_a_backup_is_noticed_by_the_next_command(tmp_path: Path) -> None:
+def test_a_restored_folder_is_noticed_by_the_next_command(tmp_path: Path) -> None:
     folder = tmp_path / "locks"
     folder.mkdir()
     store = SqliteStore(folder / "locks.db")
@@ -191,7 +189,7 @@ def test_a_folder_that_was_restored_from_a_backup_is_noticed_by_the_next_command
     store.close()
 
 
-def test_a_file_that_everybody_has_closed_is_opened_without_its_journal(tmp_path: Path) -> None:
+def test_a_closed_file_is_opened_without_its_journal(tmp_path: Path) -> None:
     path = tmp_path / "locks.db"
     for turn in range(3):
         store = SqliteStore(path)
@@ -305,7 +303,7 @@ def test_a_busy_file_without_a_journal_is_waited_for_and_then_told(tmp_path: Pat
             SqliteStore(path).perform(Create(APT, {"v": "1"}), 0.2)
 
 
-def test_a_relative_path_in_a_folder_that_was_removed_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_relative_path_in_a_removed_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     program = "import os, sys; os.chdir(sys.argv[1]); os.rmdir(sys.argv[1]); " + (
         "from lockstead.cli.main import main; sys.argv[1:] = ['list', 'sqlite:///locks.db']; main()"

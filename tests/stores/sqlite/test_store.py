@@ -87,7 +87,7 @@ def test_who_reads_makes_no_file_and_who_writes_does(opened: Callable[..., Sqlit
     made(ask(store, Create(APT, {"v": "1"})))
 
 
-def test_where_there_can_be_no_file_and_once_it_is_closed_who_reads_is_told(tmp_path: Path) -> None:
+def test_a_missing_folder_or_closed_store_fails_readers(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "folder" / "locks.db")
     with pytest.raises(StoreRefused, match="there is no folder"):
         ask(store, Read(APT))
@@ -188,9 +188,7 @@ def test_tokens_grow_over_the_loss_of_the_file(path: Path, opened: Callable[...,
     assert second.token > first.token
 
 
-def test_h12_a_file_that_was_removed_is_noticed_before_the_next_command(
-    path: Path, opened: Callable[..., SqliteStore]
-) -> None:
+def test_h12_a_removed_file_is_noticed_before_the_next_command(path: Path, opened: Callable[..., SqliteStore]) -> None:
     store, other = opened(), opened()
     held = made(ask(store, Create(APT, {})))
     path.unlink()
@@ -320,7 +318,7 @@ def test_h24_a_damaged_record_is_refused_by_name_and_never_free(path: Path, open
 
 
 @pytest.mark.parametrize("column", ["fields", "granted", "boot"])
-def test_h24_a_giant_row_is_not_taken_out_of_the_file_hides_no_other_and_can_be_removed(
+def test_h24_a_huge_row_is_not_loaded_and_can_be_removed(
     path: Path, opened: Callable[..., SqliteStore], column: str
 ) -> None:
     store = opened()
@@ -476,9 +474,7 @@ def test_threads_that_wait_for_their_turn_to_write_are_limited_too(
     assert ask(store, Read(APT)).revision == "1"
 
 
-def test_h01_a_writer_that_is_killed_in_the_middle_leaves_nothing_behind(
-    path: Path, opened: Callable[..., SqliteStore]
-) -> None:
+def test_h01_a_writer_killed_midway_leaves_nothing_behind(path: Path, opened: Callable[..., SqliteStore]) -> None:
     store = opened()
     ask(store, Create(APT, {"identity": "me"}))
     script = (
@@ -596,7 +592,7 @@ store.close()
 """
 
 
-def test_h11_processes_that_open_a_new_file_at_once_share_it_and_exclude_each_other(tmp_path: Path) -> None:
+def test_h11_processes_that_create_one_file_exclude_each_other(tmp_path: Path) -> None:
     counter = tmp_path / "counter"
     counter.write_text("0")
     arguments = [sys.executable, "-W", "ignore::ResourceWarning", "-c", RACER, str(tmp_path / "locks.db"), str(counter)]
@@ -649,7 +645,7 @@ def test_changes_of_other_records_are_not_notified(opened: Callable[..., SqliteS
         assert changes.seen.wait(30)
 
 
-def test_one_thread_looks_for_all_who_subscribe_and_ends_with_the_last(opened: Callable[..., SqliteStore]) -> None:
+def test_one_thread_reads_for_all_subscribers_and_ends_with_them(opened: Callable[..., SqliteStore]) -> None:
     store, other = opened(), opened()
     names = [Name(f"{number}") for number in range(100)]
     for name in names:

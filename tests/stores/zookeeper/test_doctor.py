@@ -29,7 +29,7 @@ def found(url: str) -> dict[str, Finding]:
         store.close()
 
 
-def test_one_server_by_itself_draws_a_warning_and_everybody_who_may_write_a_note(
+def test_a_single_server_is_a_warning_and_open_access_a_note(
     server: ZookeeperServer, space: str, tmp_path: Path
 ) -> None:
     findings = found(space)
@@ -108,7 +108,7 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
         yield running
 
 
-def test_an_ensemble_is_well_and_one_of_its_servers_alone_or_down_is_told(ensemble: Ensemble) -> None:
+def test_a_single_or_missing_server_of_an_ensemble_is_reported(ensemble: Ensemble) -> None:
     url = f"zk://{ensemble.hosts}/locks"
     whole = found(url)["ensemble"]
     assert (whole.severity, whole.figures) == (Severity.OK, {"servers": 3.0})

@@ -70,7 +70,7 @@ def test_a_lease_outlives_the_leader_and_the_loss_of_the_majority(ensemble: Ense
                 one.launch()
 
 
-def test_what_one_session_wrote_another_one_on_a_server_that_lags_reads_at_once(ensemble: Ensemble) -> None:
+def test_a_lagging_server_reads_another_sessions_write_at_once(ensemble: Ensemble) -> None:
     stores = [opened(f"zk://{server.address}/locks") for server in ensemble.servers]
     names = [APT, Name("yum")]
     try:

@@ -115,7 +115,7 @@ def _attempt(one: ZookeeperServer) -> StoreError:
     return said(f"zk://{one.address}/locks")
 
 
-def test_nodes_of_another_user_and_a_wrong_password_are_refused_and_the_password_is_not_repeated(
+def test_another_users_nodes_and_a_wrong_password_are_refused(
     server: ZookeeperServer, space: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = opened(space.replace("zk://", "zk://me:secret%2F1@"))
@@ -134,9 +134,7 @@ def test_nodes_of_another_user_and_a_wrong_password_are_refused_and_the_password
     from_environment.close()
 
 
-def test_a_closed_root_is_refused_and_a_path_that_an_administrator_made_is_enough(
-    server: ZookeeperServer, space: str
-) -> None:
+def test_a_closed_root_is_refused_and_a_prepared_path_works(server: ZookeeperServer, space: str) -> None:
     name = space.rpartition("/")[2]
     with asked(server.address) as admin:
         admin.add_auth("digest", "admin:admin")
@@ -151,7 +149,7 @@ def test_a_closed_root_is_refused_and_a_path_that_an_administrator_made_is_enoug
     allowed.close()
 
 
-def test_a_break_is_noted_also_where_the_acl_names_hosts_and_its_writer_has_no_user(space: str, tmp_path: Path) -> None:
+def test_a_break_is_audited_with_an_acl_of_hosts_only(space: str, tmp_path: Path) -> None:
     file = tmp_path / "acl"
     file.write_text("ip:127.0.0.1:cdrwa")
     with lockstead.connect(f"{space}?acl={file}") as client:
@@ -210,7 +208,7 @@ def test_tls_works_with_the_servers_authority(secured: tuple[ZookeeperServer, in
     store.close()
 
 
-def test_tls_without_trust_against_a_plain_port_and_without_tls_say_so_and_leave_no_socket(
+def test_tls_errors_are_reported_and_leave_no_socket(
     secured: tuple[ZookeeperServer, int, Path],
 ) -> None:
     plain, port, authority = secured
@@ -249,7 +247,7 @@ def test_a_url_that_is_none_is_refused_without_repeating_it(url: str, says: str)
     assert "pa55" not in str(caught.value)
 
 
-def test_h22_what_may_be_printed_has_no_credentials_and_opens_the_same_store() -> None:
+def test_h22_a_printable_url_has_no_credentials_and_the_same_store() -> None:
     for text, shown in (
         ("zk://me:secret@h1,h2:2182/a/b", "zk://h1:2181,h2:2182/a/b"),
         ("zk://h1", "zk://h1:2181/lockstead"),
@@ -267,9 +265,7 @@ def test_h22_what_may_be_printed_has_no_credentials_and_opens_the_same_store() -
     assert (with_user.user, with_user.password) == ("anna", "secret")
 
 
-def test_a_function_that_makes_the_client_is_taken_and_anything_else_is_not(
-    server: ZookeeperServer, space: str
-) -> None:
+def test_a_client_factory_is_accepted_and_nothing_else(server: ZookeeperServer, space: str) -> None:
     made: list[KazooClient] = []
 
     def make() -> KazooClient:
@@ -302,7 +298,7 @@ def test_without_kazoo_the_line_says_what_to_type() -> None:
 @pytest.mark.parametrize(
     "written", ["", "digest:me:hash", "digest:me:h4sh=:cdrwx", "world:anyone:r,,\nnonsense h4sh", "\xff"]
 )
-def test_a_file_of_acl_that_is_none_is_refused_at_once_and_shows_no_hash(tmp_path: Path, written: str) -> None:
+def test_an_invalid_acl_file_is_refused_without_showing_a_hash(tmp_path: Path, written: str) -> None:
     file = tmp_path / "acl"
     file.write_bytes(written.encode("latin-1"))
     with pytest.raises(StoreRefused, match=rf"{file}.*(is not SCHEME:ID:RIGHTS|is not text)") as refused:
@@ -310,7 +306,7 @@ def test_a_file_of_acl_that_is_none_is_refused_at_once_and_shows_no_hash(tmp_pat
     assert "h4sh" not in str(refused.value)
 
 
-def test_a_file_of_acl_that_is_not_there_and_a_client_of_ones_own_beside_it_are_refused(tmp_path: Path) -> None:
+def test_an_acl_file_must_exist_and_excludes_an_own_client(tmp_path: Path) -> None:
     with pytest.raises(StoreRefused, match=r"cannot be read: .*No such file"):
         opened(f"zk://h1/locks?acl={tmp_path}/none")
     with pytest.raises(ValueError, match="set default_acl on yours"):

@@ -96,7 +96,7 @@ def left(server: ZookeeperServer, space: str) -> list[str]:
         return standing(client, "/" + space.rpartition("/")[2])
 
 
-def test_who_was_granted_the_lock_as_the_last_in_line_clears_up_when_it_gives_it_back(
+def test_the_last_waiter_removes_the_queue_at_its_release(
     store: ZookeeperStore, server: ZookeeperServer, space: str
 ) -> None:
     held = taken(store)
@@ -127,7 +127,7 @@ def test_who_clears_up_stops_at_those_who_came_meanwhile(
         assert isinstance(asks(store, "second"), Snapshot)
 
 
-def test_a_queue_whose_node_nobody_cleared_up_stops_nobody_and_is_cleared_up_by_who_comes_next(
+def test_a_leftover_queue_node_is_removed_by_the_next_waiter(
     store: ZookeeperStore, server: ZookeeperServer, space: str
 ) -> None:
     # as the last in line leaves it that dies with the lock
@@ -191,7 +191,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
-def test_h06_a_process_that_stands_still_or_is_killed_loses_its_place_with_its_session(
+def test_h06_a_stopped_or_killed_process_loses_its_place(
     store: ZookeeperStore, server: ZookeeperServer, space: str, number: signal.Signals
 ) -> None:
     held = taken(store)
@@ -319,7 +319,7 @@ def through(relay: Relay, url: str, server: ZookeeperServer) -> ZookeeperStore:
     return opened(url.replace(f":{server.port}", f":{relay.port}"))
 
 
-def test_h28_a_place_whose_making_was_never_answered_is_found_again_and_is_the_only_one(
+def test_h28_a_queue_place_without_a_reply_is_found_again(
     server: ZookeeperServer, space: str, relayed: Relay, store: ZookeeperStore
 ) -> None:
     held = taken(store)
@@ -344,7 +344,7 @@ def test_h28_a_place_whose_making_was_never_answered_is_found_again_and_is_the_o
         cut.close()
 
 
-def test_h28_who_leaves_while_the_making_of_its_place_was_never_answered_leaves_no_place(
+def test_h28_leaving_without_a_reply_leaves_no_queue_place(
     server: ZookeeperServer, space: str, relayed: Relay, store: ZookeeperStore
 ) -> None:
     taken(store)

@@ -38,7 +38,7 @@ __all__ = ["server", "space", "store"]
 # --- layout ---------------------------------------------------------------------------------------------------------
 
 
-def test_rule_16_a_late_write_of_an_old_holder_never_hits_the_next_one_although_versions_start_again(
+def test_rule_16_an_old_holders_late_write_misses_the_next_one(
     store: ZookeeperStore,
 ) -> None:
     old = taken(store, "old")
@@ -58,7 +58,7 @@ def test_rule_16_a_late_write_of_an_old_holder_never_hits_the_next_one_although_
     assert (seen.incarnation, seen.revision, dict(seen.fields)) == (new.incarnation, new.revision, dict(new.fields))
 
 
-def test_rule_16_a_renewal_that_was_overtaken_between_its_read_and_its_write_is_refused(store: ZookeeperStore) -> None:
+def test_rule_16_an_overtaken_renewal_is_refused(store: ZookeeperStore) -> None:
     old = taken(store, "old")
     ends_at = time.monotonic() + LIMIT
     client = store._connection.ready(LIMIT)
@@ -103,7 +103,7 @@ def test_the_token_is_the_transaction_of_the_grant(store: ZookeeperStore, server
     assert seen.token == made.token
 
 
-def test_h23_names_are_written_one_to_one_and_none_is_illegal_in_a_path() -> None:
+def test_h23_names_are_encoded_injectively_and_valid_in_paths() -> None:
     keys = [*ODD_KEYS, "\ud800", "a\x00b", "\x01", ""]
     for one in Space:
         parts = [""] if one is Space.LOCK else ["", "1/a", "..", ",", "%2C"]
@@ -121,7 +121,7 @@ def test_a_node_of_another_program_is_nobodys_name() -> None:
     assert decode_name(Space.MEMBER, "apt") is None
 
 
-def test_places_are_in_order_of_their_numbers_and_nothing_else_is_a_place() -> None:
+def test_queue_places_are_ordered_by_number_and_others_ignored() -> None:
     one, two, three = (f"{character * 32}-{number:010}" for character, number in (("f", 9), ("a", 10), ("0", 11)))
     assert in_order([three, "lock-0000000001", one, "x", two]) == [one, two, three]
 
@@ -140,7 +140,7 @@ def test_h24_what_is_no_record_is_read_as_none(data: bytes | None) -> None:
     assert decode_record(encode_record("a" * 32, {"n": "\ud800é"})) == ("a" * 32, {"n": "\ud800é"})
 
 
-def test_h24_a_damaged_record_is_neither_free_nor_anybodys_and_an_operator_can_remove_it(
+def test_h24_a_damaged_record_is_held_until_an_operator_removes_it(
     store: ZookeeperStore, server: ZookeeperServer, space: str
 ) -> None:
     made = taken(store)
@@ -191,9 +191,7 @@ def test_a_cycle_is_two_requests_and_a_renewal_is_three_packets(store: Zookeeper
     assert 3 * turns <= counted(lambda: [store.perform(one, LIMIT) for one in renewals]) <= 3 * turns + pings
 
 
-def test_a_batch_asks_the_server_once_to_catch_up_and_not_for_each_look(
-    store: ZookeeperStore, server: ZookeeperServer
-) -> None:
+def test_a_batch_syncs_once_not_for_each_read(store: ZookeeperStore, server: ZookeeperServer) -> None:
     count, pings = 100, 20
     names = [Name(f"key-{number}") for number in range(count)]
     made = [taken(store, "holder", name) for name in names]
@@ -206,9 +204,7 @@ def test_a_batch_asks_the_server_once_to_catch_up_and_not_for_each_look(
     assert 2 * count + 1 <= spent <= 2 * count + 1 + pings
 
 
-def test_h25_h28_a_request_that_got_no_answer_in_time_is_sent_once_and_found_later(
-    store: ZookeeperStore, server: ZookeeperServer
-) -> None:
+def test_h25_h28_a_request_without_an_answer_is_sent_only_once(store: ZookeeperStore, server: ZookeeperServer) -> None:
     taken(store, "warm", Name("other"))
     before = packets(server)
     server.pause()
@@ -230,7 +226,7 @@ def test_h25_h28_a_request_that_got_no_answer_in_time_is_sent_once_and_found_lat
     assert looked <= 20
 
 
-def test_h28_what_is_asked_while_there_is_no_server_is_never_sent_later(server: ZookeeperServer, space: str) -> None:
+def test_h28_requests_without_a_server_are_never_sent_later(server: ZookeeperServer, space: str) -> None:
     store = opened(space)
     try:
         taken(store, "warm", Name("other"))
@@ -268,9 +264,7 @@ def test_a_batch_of_a_store_without_a_server_says_so_for_each_command(server: Zo
 # --- a whole lock ---------------------------------------------------------------------------------------------------
 
 
-def test_a_lease_is_held_over_the_loss_of_the_session_and_over_a_killed_server(
-    server: ZookeeperServer, space: str
-) -> None:
+def test_a_lease_survives_a_lost_session_and_a_killed_server(server: ZookeeperServer, space: str) -> None:
     store = opened(f"{space}?session=2")
     with lockstead.Client(store) as client, client.lock("apt", ttl=60).hold(timeout=30) as lease:
         expire(store, server)
@@ -309,7 +303,7 @@ def opened_once(url: str, command: Any) -> Any:
 # --- credentials ----------------------------------------------------------------------------------------------------
 
 
-def test_h22_no_credential_is_logged_or_shown_however_loud_the_logs_are(
+def test_h22_no_credential_is_logged_at_any_level(
     server: ZookeeperServer, space: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.NOTSET):

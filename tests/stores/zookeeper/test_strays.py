@@ -70,7 +70,7 @@ def test_a_stray_node_with_more_below_it_is_named_in_one_line(server: ZookeeperS
 
 
 @pytest.mark.parametrize("nodes", [["junk"], ["junk/deep/deeper", "more"]])
-def test_h24_a_record_with_other_nodes_below_it_is_damaged_and_an_operator_can_remove_it(
+def test_h24_a_record_with_nodes_below_it_can_be_removed(
     server: ZookeeperServer, store: ZookeeperStore, nodes: list[str]
 ) -> None:
     held = taken(store)

@@ -98,7 +98,7 @@ def test_subscribers_to_one_record_share_one_watch(server: ZookeeperServer, spac
     until(lambda: watches(server, space) == [])
 
 
-def test_subscribing_blocks_nobody_although_the_client_cannot_be_made_yet(server: ZookeeperServer, space: str) -> None:
+def test_subscribing_does_not_block_without_a_client(server: ZookeeperServer, space: str) -> None:
     may_make, asked = threading.Event(), threading.Event()
 
     def make() -> KazooClient:
@@ -120,7 +120,7 @@ def test_subscribing_blocks_nobody_although_the_client_cannot_be_made_yet(server
         store.close()
 
 
-def test_a_waiter_that_comes_before_the_server_is_called_when_it_is_there(
+def test_a_waiter_before_the_server_starts_is_notified_later(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     late = ZookeeperServer(tmp_path_factory.mktemp("late"), port=free_port())
@@ -138,7 +138,7 @@ def test_a_waiter_that_comes_before_the_server_is_called_when_it_is_there(
         store.close()
 
 
-def test_changes_while_the_connection_was_lost_are_found_when_it_is_back(server: ZookeeperServer, space: str) -> None:
+def test_changes_during_a_lost_connection_are_found_later(server: ZookeeperServer, space: str) -> None:
     waiting, other = opened(f"{space}?session=4"), opened(space)
     held, name = taken(waiting), Name("yum")
     seen = taken(waiting, "holder", name)
@@ -200,9 +200,7 @@ def test_a_place_that_a_late_grant_did_not_take_out_is_removed(store: ZookeeperS
         until(lambda: places(server, store.url) == [])
 
 
-def test_a_waiter_whose_turn_it_is_is_called_again_after_somebody_was_quicker(
-    store: ZookeeperStore, server: ZookeeperServer
-) -> None:
+def test_the_first_waiter_is_notified_again_if_it_was_overtaken(store: ZookeeperStore, server: ZookeeperServer) -> None:
     held = taken(store)
     with in_line(server, (store, "waiter")) as (waiter,):
         store.perform(Remove(APT, held.incarnation), LIMIT)
@@ -243,6 +241,6 @@ store.close()
 """
 
 
-def test_h13_a_forked_child_watches_by_a_thread_of_its_own_and_leaves_the_parents_places(space: str) -> None:
+def test_h13_a_forked_child_watches_in_its_own_thread(space: str) -> None:
     run = subprocess.run([sys.executable, "-c", FORKED, space], capture_output=True, text=True, timeout=120, check=True)
     assert run.stdout.split() == ["0", "parent"], run.stderr
