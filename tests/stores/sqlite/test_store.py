@@ -517,38 +517,44 @@ store.close()
 """
 
 
-FORKS_WHILE_LOOKING = """
+FORKS_WHILE_INSIDE = """
 import os, sys, threading, time
-from lockstead.stores.sqlite import changes
+from lockstead.protocol.commands import *
+from lockstead.stores.sqlite import pool
 from lockstead.stores.sqlite.store import SqliteStore
 from lockstead.values import Name
-begun, is_inside, true = threading.Event(), False, changes.Changes._look
+begun, is_inside, true = threading.Event(), False, pool.PooledConnection.begin
 
-def look(self):
+def begin(*args, **options):
     global is_inside
     is_inside = True
     begun.set()
     time.sleep(0.3)
     try:
-        return true(self)
+        return true(*args, **options)
     finally:
         is_inside = False
 
-changes.Changes._look = look
 store = SqliteStore(sys.argv[1])
-subscription = store.subscribe(Name("apt"), lambda is_free: None)
+store.perform(Create(Name("apt"), {}), 10.0)
+pool.PooledConnection.begin = begin
+if sys.argv[2] == "watcher":
+    subscription = store.subscribe(Name("apt"), lambda is_free: None)
+else:
+    threading.Thread(target=store.perform, args=(Read(Name("apt")), 10.0)).start()
 begun.wait()
 child = os.fork()
 if not child:
-    os._exit(is_inside or changes._INSIDE.locked())
+    os._exit(is_inside or bool(pool._INSIDE) or pool._FORKING.locked())
 assert os.waitpid(child, 0)[1] == 0, "the child was forked while a thread was inside SQLite"
 store.close()
 """
 
 
-def test_h13_a_fork_waits_until_no_thread_of_ours_is_inside_sqlite(path: Path) -> None:
+@pytest.mark.parametrize("thread", ["watcher", "worker"])
+def test_h13_a_fork_waits_until_no_other_thread_is_inside_sqlite(path: Path, thread: str) -> None:
     # a child that inherits a locked mutex of SQLite waits for it forever
-    subprocess.run([sys.executable, "-c", FORKS_WHILE_LOOKING, str(path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", FORKS_WHILE_INSIDE, str(path), thread], check=True, timeout=60)
 
 
 def test_h13_a_forked_child_that_ends_leaves_the_parents_file_alone(

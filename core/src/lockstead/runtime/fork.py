@@ -1,7 +1,7 @@
 """Fork handling: in a child the parent's leases are lost and its connections dropped.
 
 A fork waits for imports in our threads: the child would have a half-imported module whose import lock is held forever.
-SQLite has a hook of its own, in `stores.sqlite.changes`.
+SQLite has a hook of its own, in `stores.sqlite.pool`.
 """
 
 from __future__ import annotations

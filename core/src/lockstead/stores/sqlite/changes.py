@@ -2,17 +2,18 @@
 
 It reads the file's change counter, and the records only when the counter has changed. Must not know what a record
 means.
-
-A fork waits until no such thread is inside SQLite, because SQLite's mutexes would stay locked in the child.
 """
 
 from __future__ import annotations
 
-import os
+import sqlite3
 import threading
-from typing import Final, TypeAlias
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
-from lockstead.stores.sqlite.pool import Pool
+from lockstead.stores.sqlite.file import is_unreadable
+from lockstead.stores.sqlite.pool import NoFile, Pool
 from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
 from lockstead.values import Name
 
@@ -23,23 +24,29 @@ POLL_MAX: Final = 0.005
 DOWN: Final = 0.1
 """Seconds until an unreadable file is read again."""
 
+LIMIT: Final = 1.0
+"""Seconds that a read may wait for the file."""
+
 _NEW: Final = ("not looked at yet",)
 _STATE: Final = "SELECT granted, revision FROM record WHERE space = ? AND key = ? AND part = ?"
 
-State: TypeAlias = "tuple[object, ...] | None"
+State: TypeAlias = "tuple[Any, ...] | None"
+"""What identifies the current version of a record; () if it is unreadable, None if it is absent."""
 
 
 class Changes:
-    """The subscriptions of one store. Replaced in a forked child, with its pool."""
+    """The subscriptions of one store. Replaced in a forked child."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, path: Path) -> None:
         self.subscriptions = Subscriptions[Name]()
-        self._pool = pool
-        # the last seen state of each record; None for an absent one
+        self._path = path
+        # the connection here never writes, so its change counter counts every write of other connections
+        self._pool = Pool(path)
+        # the last seen state of each record
         self._states: dict[Name, State] = {}
         self._seen: tuple[object, int] | None = None
         self._lock = threading.Lock()
-        self._is_looking = False
+        self._thread: threading.Thread | None = None
         self._is_closed = False
         self._wake = threading.Event()
 
@@ -53,27 +60,36 @@ class Changes:
         return subscription
 
     def _look_soon(self) -> None:
-        with self._lock:
-            starts = not self._is_looking and not self._is_closed
-            self._is_looking = self._is_looking or starts
         self._wake.set()
-        if starts:
-            try:
-                threading.Thread(target=self._run, name="lockstead-watch", daemon=True).start()
-            except RuntimeError:  # no thread can be started: subscribers poll
-                self._is_looking = False
+        with self._lock:
+            if self._thread is None and not self._is_closed:
+                self._thread = threading.Thread(target=self._run, name="lockstead-watch", daemon=True)
+                try:
+                    self._thread.start()
+                except RuntimeError:  # no thread can be started: subscribers poll
+                    self._thread = None
+
+    def forget(self) -> Changes:
+        """Return a fresh one for a forked child, where the thread does not exist."""
+        self._pool.forget()
+        fresh = Changes(self._path)
+        fresh._is_closed = self._is_closed
+        return fresh
 
     def close(self) -> None:
-        """Stop the thread."""
+        """Stop the thread, and wait briefly for it to leave the file."""
         self._is_closed = True
         self._wake.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(LIMIT)
+        self._pool.close()
 
     def _run(self) -> None:
         pause = POLL_MIN
         while self._goes_on():
             try:
-                with _INSIDE:
-                    changed = self._look()
+                changed = self._look()
             except Exception:  # noqa: BLE001 - after any error subscribers poll, and the file is read again
                 self._seen = None
                 pause = DOWN
@@ -86,8 +102,10 @@ class Changes:
 
     def _goes_on(self) -> bool:
         with self._lock:
-            self._is_looking = bool(self.subscriptions) and not self._is_closed
-            return self._is_looking
+            if self.subscriptions and not self._is_closed:
+                return True
+            self._thread = None
+            return False
 
     def _look(self) -> list[Name]:
         """Return the records that have changed, and newly subscribed ones that are absent."""
@@ -95,43 +113,34 @@ class Changes:
         for name in [*states]:
             if name not in names:
                 del states[name]
+        try:
+            seen, found = self._pool.read(self._read, names, LIMIT)
+        except NoFile:
+            seen, found = None, dict.fromkeys(names)
         changed: list[Name] = []
-        with self._pool.watch() as watch:
-            seen = watch.counter()
-            looked = [*(names if seen != self._seen else names - states.keys())]
-            rows = watch.rows(_STATE, [(name.space.value, name.key, name.part) for name in looked]) if looked else []
-            for name, state in zip(looked, rows, strict=True):
-                before = states.get(name, _NEW)
-                # set the state first: a concurrent new subscriber is then called here or by `subscribe`
-                states[name] = state
-                if state != before and (before is not _NEW or state is None):
-                    changed.append(name)
-            self._seen = seen
+        for name, state in found.items():
+            before = states.get(name, _NEW)
+            # set the state first: a concurrent new subscriber is then called here or by `subscribe`
+            states[name] = state
+            if state != before and (before is not _NEW or state is None):
+                changed.append(name)
+        self._seen = seen
         return changed
 
-
-FORK_WAITS: Final = 1.0
-"""Seconds that a fork waits for the thread to leave SQLite: a file that hangs must not block it indefinitely."""
-
-_INSIDE: Final = threading.Lock()
-_HELD: Final[list[bool]] = []
-"""Whether the current fork holds the lock."""
-
-
-def _before() -> None:
-    _HELD.append(_INSIDE.acquire(timeout=FORK_WAITS))
+    def _read(
+        self, connection: sqlite3.Connection, names: Iterable[Name]
+    ) -> tuple[tuple[object, int], dict[Name, State]]:
+        """Return the connection with its change counter, and the states of the records that may have changed."""
+        seen = connection, int(connection.execute("PRAGMA data_version").fetchone()[0])
+        looked = names if seen != self._seen else [name for name in names if name not in self._states]
+        return seen, {name: _state(connection, name) for name in looked}
 
 
-def _in_parent() -> None:
-    if _HELD.pop():
-        _INSIDE.release()
-
-
-def _in_child() -> None:
-    _HELD.clear()
-    if _INSIDE.locked():  # by a thread that does not exist in the child
-        _INSIDE.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+def _state(connection: sqlite3.Connection, name: Name) -> State:
+    try:
+        found: State = connection.execute(_STATE, (name.space.value, name.key, name.part)).fetchone()
+    except sqlite3.Error as error:
+        if not is_unreadable(error):
+            raise
+        return ()
+    return found

@@ -18,7 +18,8 @@ from typing import Final
 from lockstead.errors import StoreUnavailable
 from lockstead.stores.bootclock import Place
 from lockstead.stores.examination import Finding, Severity
-from lockstead.stores.sqlite.file import connect, failure, file_system
+from lockstead.stores.mounts import mounts
+from lockstead.stores.sqlite.file import check_place, connect, create, failure, file_system_of
 
 ROOM_MIN: Final = 1 << 20
 ROOM_LOW: Final = 64 << 20
@@ -51,7 +52,9 @@ def examination(path: Path, place: Place, limit: float, child: str = CHILD) -> I
 
     child is the program of the other process, see CHILD.
     """
+    check_place(path)
     was_there = path.exists()
+    create(path)
     connection = connect(path, limit)
     try:
         yield _file(path, was_there=was_there)
@@ -75,7 +78,7 @@ def _file(path: Path, *, was_there: bool) -> Finding:
 
 
 def _system(path: Path) -> Finding:
-    check, kind = "file.system", file_system(path.parent)
+    check, kind = "file.system", file_system_of(path.parent.resolve(), mounts())
     if kind is None:
         text = "the file system of the file is unknown"
         return Finding(Severity.NOTE, check, text, "see to it that no other machine can reach the file")

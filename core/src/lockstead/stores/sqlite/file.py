@@ -9,9 +9,10 @@ import os
 import sqlite3
 import stat
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias, TypeVar
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.reading import RECORD_BYTES_MAX
@@ -28,6 +29,11 @@ CHECKPOINT_PAGES: Final = 4000
 """Pages in the write-ahead log at which a commit runs a checkpoint. A checkpoint syncs twice, some milliseconds, so it
 should be rare; but the first block of the log's index has room for 4,062 pages, and readers search every block.
 """
+
+T = TypeVar("T")
+
+Identity: TypeAlias = "tuple[int, int] | None"
+"""Device and inode of a file; None if there is none."""
 
 _NEW: Final = (0, 0, 0)
 """What `_identify` returns for an unused file."""
@@ -66,37 +72,44 @@ _SHARED_BETWEEN_KERNELS: Final = frozenset((
 """File system types, as in mountinfo, that several kernels may use at once."""
 
 
+def create(path: Path) -> None:
+    """Create the file, readable only by its owner, unless it exists. SQLite gives its journals the same mode."""
+    with suppress(OSError):  # it exists, or SQLite will say why it cannot be created
+        # O_EXCL: closing a file that exists would release this process's locks on it; it follows no links by itself
+        os.close(os.open(os.path.realpath(path), os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
 def connect(path: Path, limit: float) -> sqlite3.Connection:
     """Open the file, and create the schema if it is new. The connection may be used from any thread, one at a time.
 
     limit is seconds. Raises StoreRefused or StoreUnavailable; no command was executed yet.
     """
-    check_place(path)
     ends_at = time.monotonic() + limit
-    _make(path)
     _check_journal(path, limit, ends_at)
+    connection: sqlite3.Connection | None = None
     try:
         connection = sqlite3.connect(path, timeout=limit, isolation_level=None, check_same_thread=False)
-    except sqlite3.Error as error:
-        raise failure(error, path, limit, may_be_applied=False) from error
-    try:
         _prepare(connection, path, ends_at)
-    except sqlite3.Error as error:
-        connection.close()
-        raise failure(error, path, limit, may_be_applied=False) from error
-    except BaseException:
-        connection.close()
+    except BaseException as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, sqlite3.Error):
+            raise failure(error, path, limit, may_be_applied=False) from error
         raise
     return connection
 
 
-def identity(path: str) -> tuple[int, int] | None:
-    """Return the identity (device, inode) of the file at a path; None if there is none."""
-    try:
-        found = os.stat(path)  # noqa: PTH116 - part of every command, at half the price of Path.stat
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+def identities(paths: Iterable[str]) -> list[Identity]:
+    """Return the identity (device, inode) of the file at each path; None where there is none."""
+    found: list[Identity] = []
+    for path in paths:
+        try:
+            status = os.stat(path)  # noqa: PTH116 - part of every command, at half the price of Path.stat
+        except OSError:
+            found.append(None)
+        else:
+            found.append((status.st_dev, status.st_ino))
+    return found
 
 
 def journals(path: str) -> tuple[str, str]:
@@ -108,37 +121,28 @@ def journals(path: str) -> tuple[str, str]:
     return f"{real}-wal", f"{real}-shm"
 
 
-def _make(path: Path) -> None:
-    """Create a new file that only its owner can read. SQLite gives its journals the same mode."""
-    with suppress(OSError):  # it exists, or SQLite will say why it cannot be created
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-
-
 def _check_journal(path: Path, limit: float, ends_at: float) -> None:
     """Raise StoreUnavailable if other connections have the file open although its write-ahead log was removed.
 
     The other connections continue with the deleted log, while a new connection would start another one. If no
     connection is open, the log is usually missing; then an exclusive lock can be acquired.
     """
-    log, _index = journals(str(path))
-    while identity(log) is None:
-        try:
-            if path.stat().st_size == 0:
-                return
+    log = Path(journals(str(path))[0])
+
+    def check() -> None:
+        if not log.exists() and path.stat().st_size > 0:
             _lock_whole(path)
-        except sqlite3.OperationalError as error:
-            if not _is(error, sqlite3.SQLITE_BUSY):
-                return  # opening it will report what is wrong
-            if time.monotonic() >= ends_at:
-                raise StoreUnavailable(
-                    f"{path} was busy for {limit:.3g} s, and {log} is missing; if somebody removed it while processes "
-                    "had the file open, stop them: then the file can be used again"
-                ) from error
-            time.sleep(0.005)
-        except (OSError, sqlite3.Error):
-            return
-        else:
-            return
+
+    try:
+        _while_busy(check, ends_at)
+    except sqlite3.Error as error:
+        if _is(error, sqlite3.SQLITE_BUSY):
+            raise StoreUnavailable(
+                f"{path} was busy for {limit:.3g} s, and {log} is missing; if somebody removed it while processes "
+                "had the file open, stop them: then the file can be used again"
+            ) from error
+    except OSError:
+        pass  # opening it will report what is wrong
 
 
 def _lock_whole(path: Path) -> None:
@@ -152,7 +156,18 @@ def _lock_whole(path: Path) -> None:
         connection.close()
 
 
-def check_schema(connection: sqlite3.Connection, path: Path, *, writes: bool) -> None:
+def _while_busy(work: Callable[[], T], ends_at: float) -> T:
+    """Repeat work until SQLite's locks let it pass; raise its error SQLITE_BUSY at `ends_at` (monotonic clock)."""
+    while True:
+        try:
+            return work()
+        except sqlite3.OperationalError as error:
+            if not _is(error, sqlite3.SQLITE_BUSY) or time.monotonic() >= ends_at:
+                raise
+        time.sleep(0.005)
+
+
+def check_foreign(connection: sqlite3.Connection, path: Path, *, writes: bool) -> None:
     """Raise StoreRefused for a schema with a view that would run on a read of a record, or a trigger on a write.
 
     An authorizer could deny it, but that is a Python function called by SQLite: an exception that a signal handler
@@ -201,11 +216,6 @@ def check_file_system(path: Path, kind: str | None) -> None:
         )
 
 
-def file_system(folder: Path) -> str | None:
-    """Return the type of a folder's file system; None if unknown."""
-    return file_system_of(folder.resolve(), mounts())
-
-
 def file_system_of(folder: Path, mounted: list[Mount]) -> str | None:
     """Return the type of the file system of an absolute folder without symbolic links; None if unknown."""
     mount = mount_of(folder, mounted)
@@ -234,8 +244,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, ends_at: float) -> None
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
     found = _identify(connection)
-    if found != _NEW:
-        _check_schema(path, found)
+    _check_version(path, found)
     _use_wal(connection, path, ends_at)
     if found == _NEW:
         connection.execute("BEGIN IMMEDIATE")
@@ -244,8 +253,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, ends_at: float) -> None
             for statement in _SCHEMA:
                 connection.execute(statement)
         connection.execute("COMMIT")
-        if found != _NEW:
-            _check_schema(path, found)
+        _check_version(path, found)
 
 
 def _identify(connection: sqlite3.Connection) -> tuple[int, int, int]:
@@ -257,9 +265,9 @@ def _identify(connection: sqlite3.Connection) -> tuple[int, int, int]:
     return int(row[0]), int(row[1]), int(row[2])
 
 
-def _check_schema(path: Path, found: tuple[int, int, int]) -> None:
+def _check_version(path: Path, found: tuple[int, int, int]) -> None:
     application, version, _ = found
-    if application != APPLICATION_ID:
+    if application != APPLICATION_ID and found != _NEW:
         raise StoreRefused(f"cannot keep locks in {path}: it is a database of another program; name another file")
     if version > SCHEMA_VERSION:
         raise StoreRefused(
@@ -269,15 +277,8 @@ def _check_schema(path: Path, found: tuple[int, int, int]) -> None:
 
 
 def _use_wal(connection: sqlite3.Connection, path: Path, ends_at: float) -> None:
-    while True:
-        try:
-            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-            break
-        except sqlite3.OperationalError as error:
-            # the busy timeout does not apply to this statement; no command was executed yet
-            if not _is(error, sqlite3.SQLITE_BUSY) or time.monotonic() >= ends_at:
-                raise
-            time.sleep(0.005)
+    # the busy timeout does not apply to this statement
+    mode = _while_busy(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone()[0], ends_at)
     if mode != "wal":
         raise StoreRefused(f"cannot keep locks in {path}: its file system allows no write-ahead log; use a local disk")
 

@@ -1,50 +1,91 @@
 """Connection pool: which connection serves a command, which thread writes next, when a connection is unusable.
 
-Must not know commands or records, nor the statements that are executed.
+A fork waits until no other thread is inside SQLite, whose mutexes would stay locked in the child. Must not know
+commands or records, nor the statements that are executed.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TypeAlias, TypeVar
+from weakref import WeakSet
 
-from lockstead.errors import StoreError, StoreUnavailable
-from lockstead.stores.sqlite.file import check_place, check_schema, connect, failure, identity, is_unreadable, journals
+from lockstead.errors import StoreRefused, StoreUnavailable
+from lockstead.stores.sqlite.file import (
+    Identity,
+    check_foreign,
+    check_place,
+    connect,
+    create,
+    failure,
+    identities,
+    is_read_only,
+    journals,
+)
 
-WATCH_LIMIT: Final = 1.0
-"""Seconds that reading the change counter may wait for the file."""
+Q = TypeVar("Q")
+A = TypeVar("A")
 
 TURN_WITHIN: Final = 0.25
 """Seconds that a writer waits for the other writers of its process; a write takes less than a thousandth of it."""
 
+AT_ONCE: Final = 0.001
+"""Seconds that are not subtracted from a limit: setting a connection's busy timeout anew takes a statement."""
 
-@dataclass(eq=False, slots=True)
-class _Link:
+Work: TypeAlias = Callable[[sqlite3.Connection, Q], A]
+
+
+class NoFile(Exception):  # noqa: N818 - not an error: a file that does not exist holds no records
+    """Raised for a read if the file does not exist."""
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class PooledConnection:
     """One connection; used by one thread at a time.
 
-    opened: the paths of the file, its log and its index, with the identity of each when it was opened. readable,
-    writable: the schema versions that were checked for reading and for writing.
+    paths: the file, its log and its index; opened: the identity of each when the connection was opened. limit: seconds
+    that it waits for the file. readable, writable: the schema versions that were checked for reading and for writing.
     """
 
     connection: sqlite3.Connection
-    opened: tuple[tuple[str, tuple[int, int] | None], ...]
-    busy_ms: int
+    paths: tuple[str, ...]
+    opened: list[Identity]
+    limit: float
     readable: int = -1
     writable: int = -1
 
-    def check(self, path: Path, *, writes: bool) -> None:
-        """Raise StoreRefused if the schema would run foreign code. A write is checked in its transaction."""
-        version = self.connection.execute("PRAGMA schema_version").fetchone()[0]
+    def is_current(self) -> bool:
+        """Return whether the file and its journals are still those at their paths.
+
+        A removed or moved file still exists for its open connections: a lock written there would be invisible to other
+        processes. The same holds for its journals, until their last connection is closed and checkpoints them.
+        """
+        return identities(self.paths) == self.opened
+
+    def begin(self, path: Path, limit: float, *, writes: bool) -> None:
+        """Begin a use of `limit` seconds, with a transaction if it writes.
+
+        Raises StoreRefused if the schema would run foreign code. A write is checked in its transaction.
+        """
+        execute = self.connection.execute
+        if self.limit != limit:
+            # milliseconds; SQLite treats a value that does not fit into 31 bits as no wait
+            execute(f"PRAGMA busy_timeout = {min(max(1, int(limit * 1000)), 2**31 - 1)}")
+            self.limit = limit
+        if writes:
+            execute("BEGIN IMMEDIATE")
+        version = execute("PRAGMA schema_version").fetchone()[0]
         if version == self.writable or (version == self.readable and not writes):
             return
-        check_schema(self.connection, path, writes=writes)
+        check_foreign(self.connection, path, writes=writes)
         if writes:
             self.writable = version
         else:
@@ -55,245 +96,222 @@ class Pool:
     """The connections of one process to one file. Safe to share between threads; replaced in a forked child."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._path_text = str(path)
+        self._path = path
         self._is_open = True
-        self._idle: list[_Link] = []
-        self._every: set[_Link] = set()
-        self._watch: _Link | None = None
-        self._failed: _Link | None = None
-        self._lock = threading.Lock()
-        # These two are held during I/O. In SQLite, a writer that finds the file locked sleeps and retries, so threads
-        # of one process would sleep for milliseconds where a lock hands over in microseconds.
-        self.write_turn = threading.Lock()
-        self._watch_turn = threading.Lock()
+        # No lock guards these: each step on a list is atomic, and an interrupt cannot leave it held.
+        self._idle: list[PooledConnection] = []
+        self._failed: list[PooledConnection] = []
+        # weak references: a connection that an interrupt drops is closed, and its transaction rolled back, at once
+        self._every: WeakSet[PooledConnection] = WeakSet()
+        # Held during I/O. In SQLite, a writer that finds the file locked sleeps and retries, so threads of one process
+        # would sleep for milliseconds where a lock hands over in microseconds.
+        self._write_turn = threading.Lock()
 
     def has_file(self) -> bool:
-        """Return whether the file exists; connecting would create it. Raises StoreRefused if it cannot be there."""
-        if identity(self._path_text) is not None:
+        """Return whether the file exists. Raises StoreRefused if it cannot be there."""
+        if identities((str(self._path),)) != [None]:
             return True
-        if not self._is_open:
-            raise self._closed()
-        check_place(self.path)
+        check_place(self._path)
         return False
 
-    def lend(self, limit: float) -> Loan:
-        """Return a loan of a connection for reading."""
-        return Loan(self, limit, writes=False)
+    def read(self, work: Work[Q, A], value: Q, limit: float) -> A:
+        """Return work(connection, value), within `limit` seconds.
 
-    def write(self, limit: float) -> Loan:
-        """Return a loan for a write: one thread of the process at a time, in a transaction that the caller must end."""
-        return Loan(self, limit, writes=True)
+        Raises NoFile, StoreUnavailable or StoreRefused.
+        """
+        return self._use(work, value, limit, writes=False)
 
-    @contextmanager
-    def watch(self) -> Iterator[Watch]:
-        """Lend the connection that never writes, so that its change counter counts every write of other connections."""
-        with self._watch_turn:
-            watch = self._watch
-            if watch is None or not self._is_current(watch):
-                self._watch = None
-                if watch is not None:
-                    self.drop(watch)
-                watch = self._watch = self._open(WATCH_LIMIT)
-            try:
-                yield Watch(watch, self.path)
-            except BaseException as error:
-                self._watch = None
-                self.retire(watch)
-                if isinstance(error, sqlite3.Error):
-                    raise self.failure(error, WATCH_LIMIT) from error
+    def write(self, work: Work[Q, A], value: Q, limit: float) -> A:
+        """Return work(connection, value), called in a transaction that is committed afterwards, within `limit` seconds.
+
+        One thread of the process at a time. Raises StoreUnavailable, StoreRefused (both: nothing was changed) or
+        OutcomeUnknown (the commit itself failed).
+        """
+        try:
+            return self._use(work, value, limit, writes=True)
+        except StoreRefused as refused:
+            if not is_read_only(refused.__cause__):
                 raise
+        # the file system is read-only, or only was so when the connection was opened: that one can never write
+        self._close_idle()
+        return self._use(work, value, limit, writes=True)
 
-    def take(self, limit: float) -> _Link:
+    def _use(self, work: Work[Q, A], value: Q, limit: float, *, writes: bool) -> A:
+        used: PooledConnection | None = None
+        turn: threading.Lock | None = None
+        is_committing, me, began_at = False, threading.get_ident(), time.monotonic()
+        try:
+            _INSIDE.add(me)
+            if _FORKING.locked():
+                _wait_for_fork(me)
+            if writes:
+                turn = self._take_turn(limit)
+            used = self._take(began_at + limit, creates=writes)
+            waited = time.monotonic() - began_at
+            used.begin(self._path, limit if waited < AT_ONCE else limit - waited, writes=writes)
+            answer = work(used.connection, value)
+            if writes:
+                is_committing = True
+                used.connection.execute("COMMIT")
+        except BaseException as error:
+            if used is not None:
+                self._retire(used)
+            if isinstance(error, sqlite3.Error):
+                raise failure(error, self._path, limit, may_be_applied=is_committing) from error
+            raise
+        else:
+            self._give_back(used)
+            return answer
+        finally:
+            if turn is not None:
+                turn.release()
+            _INSIDE.discard(me)
+
+    def _take_turn(self, limit: float) -> threading.Lock | None:
+        """Wait for a writer's turn and return it; None if it took too long.
+
+        An interrupt may keep a turn from being released. SQLite itself keeps writers apart, so one that has waited for
+        long goes on without its turn, and those behind it have a new one.
+        """
+        turn = self._write_turn
+        if turn.acquire(blocking=False) or turn.acquire(timeout=min(limit, TURN_WITHIN)):
+            return turn
+        if self._write_turn is turn:
+            self._write_turn = threading.Lock()
+        return None
+
+    def _take(self, ends_at: float, *, creates: bool) -> PooledConnection:
         """Return a connection to the file that is at the path now."""
-        while self._idle:
-            with suppress(IndexError):
-                link = self._idle.pop()
-                if self._is_current(link):
-                    return link
-                self.drop(link)
-        return self._open(limit)
+        while (idle := _popped(self._idle)) is not None:
+            if idle.is_current():
+                return idle
+            _close(idle)
+        return self._open(max(0.001, ends_at - time.monotonic()), creates=creates)
 
-    def give_back(self, link: _Link) -> None:
-        """Take back a connection that may be reused."""
-        with self._lock:
-            if self._is_open:
-                self._idle.append(link)
-                return
-        self.drop(link)
-
-    def _is_current(self, link: _Link) -> bool:
-        # A removed or moved file still exists for its open connections: a lock written there would be invisible to
-        # other processes. The same holds for its journals, until their last connection is closed and checkpoints them.
-        return all(identity(name) == was for name, was in link.opened)
-
-    def _open(self, limit: float) -> _Link:
+    def _give_back(self, used: PooledConnection) -> None:
+        self._idle.append(used)
         if not self._is_open:
-            raise self._closed()
-        before = identity(self._path_text)
-        connection = connect(self.path, limit)
-        after = identity(self._path_text)
-        link: _Link | None = None
-        failed: _Link | None = None
-        with self._lock:
-            if self._is_open and after is not None and before in (None, after):
-                beside = [(name, identity(name)) for name in journals(self._path_text)]
-                link = _Link(connection, ((self._path_text, after), *beside), _milliseconds(limit))
-                self._every.add(link)
-                failed, self._failed = self._failed, None
-        if failed is not None:
-            self.drop(failed)
-        if link is not None:
-            return link
-        connection.close()
-        raise StoreUnavailable(f"{self.path} was closed or replaced while it was opened; nothing was changed")
+            _close_all(self._idle)
 
-    def _closed(self) -> StoreUnavailable:
-        return StoreUnavailable(f"the store of {self.path} is closed")
+    def _open(self, limit: float, *, creates: bool) -> PooledConnection:
+        if not self._is_open:
+            raise StoreUnavailable(f"the store of {self._path} is closed")
+        check_place(self._path)
+        if creates:
+            create(self._path)
+        name = str(self._path)
+        before = identities((name,))
+        if before == [None] and not creates:
+            raise NoFile
+        connection = connect(self._path, limit)
+        paths = (name, *journals(name))
+        made = PooledConnection(connection, paths, identities(paths), limit)
+        if not self._is_open or before == [None] or made.opened[:1] != before:
+            _close(made)
+            raise StoreUnavailable(f"{self._path} was closed or replaced while it was opened; nothing was changed")
+        self._every.add(made)
+        _close_all(self._failed)
+        return made
 
-    def retire(self, link: _Link) -> None:
+    def _retire(self, used: PooledConnection) -> None:
         """Take back a connection that had an error: it is not reused, but stays open until another one is opened.
 
         The last connection to close removes the journal, and a full disk has no room for a new one; then holders could
         not even be read.
         """
         with suppress(sqlite3.Error):
-            link.connection.rollback()
-        with self._lock:
-            is_kept = self._is_open and self._failed is None and not link.connection.in_transaction
-            if is_kept:
-                self._failed = link
-        if not is_kept:
-            self.drop(link)
-
-    def drop(self, link: _Link) -> None:
-        """Close a connection. Uncommitted changes are rolled back."""
-        with self._lock:
-            self._every.discard(link)
-        with suppress(sqlite3.Error):
-            link.connection.close()
-
-    def failure(self, error: sqlite3.Error, limit: float) -> StoreError:
-        """Return the StoreError for an error of SQLite before a commit."""
-        return failure(error, self.path, limit, may_be_applied=False)
+            used.connection.rollback()
+        if used.connection.in_transaction:
+            _close(used)
+        else:
+            self._failed.append(used)
+            _close_all(self._failed, keeps=1 if self._is_open else 0)
 
     def forget(self) -> Pool:
         """Return a new pool for a forked child, in which the inherited connections are never closed."""
-        for link in self._every:
+        for inherited in self._every:
             # Closing an inherited connection releases locks and may remove the journal that the parent uses. Python
             # closes it with its last reference, so add one that is never dropped.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(link.connection))
-        fresh = Pool(self.path)
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited.connection))
+        fresh = Pool(self._path)
         fresh._is_open = self._is_open
         return fresh
 
     def close(self) -> None:
         """Close all idle connections now, and those in use as soon as they are given back."""
         self._is_open = False
-        self.empty()
+        self._close_idle()
 
-    def empty(self) -> None:
-        """Close all idle connections, because one opened while the file was read-only can never write."""
-        with self._watch_turn, self._lock:
-            links = [*self._idle, *(link for link in (self._watch, self._failed) if link is not None)]
-            self._idle.clear()
-            self._watch = self._failed = None
-        for link in links:
-            self.drop(link)
-
-
-class Watch:
-    """The connection that never writes."""
-
-    __slots__ = ("_link", "_path")
-
-    def __init__(self, link: _Link, path: Path) -> None:
-        self._link = link
-        self._path = path
-
-    def counter(self) -> tuple[object, int]:
-        """Return the connection, to distinguish it from others, and its change counter."""
-        return self._link, int(self._link.connection.execute("PRAGMA data_version").fetchone()[0])
-
-    def rows(self, statement: str, values: Iterable[tuple[str, ...]]) -> list[tuple[Any, ...] | None]:
-        """Return the first row of the query for each set of values; () for an unreadable row."""
-        self._link.check(self._path, writes=False)
-        return [self._row(statement, one) for one in values]
-
-    def _row(self, statement: str, values: tuple[str, ...]) -> tuple[Any, ...] | None:
+    def _close_idle(self) -> None:
+        me = threading.get_ident()
         try:
-            found: tuple[Any, ...] | None = self._link.connection.execute(statement, values).fetchone()
-        except sqlite3.Error as error:
-            if not is_unreadable(error):
-                raise
-            return ()
-        return found
-
-
-class Loan:
-    """One use of a connection: for a write, one transaction, one thread at a time. After an error it is retired.
-
-    An interrupt may come at the first line of `__exit__`: then the turn is not released. SQLite itself keeps writers
-    apart, so one that has waited for long goes on without its turn, and those behind it have a new one.
-
-    Errors of SQLite are raised as StoreError: nothing was changed. A lock cycle has two uses, and a generator's
-    context manager would take a tenth of it.
-    """
-
-    __slots__ = ("_limit", "_link", "_pool", "_turn", "_writes")
-
-    def __init__(self, pool: Pool, limit: float, *, writes: bool) -> None:
-        self._pool = pool
-        self._limit = limit
-        self._writes = writes
-        self._turn: threading.Lock | None = None
-        self._link: _Link | None = None
-
-    def __enter__(self) -> sqlite3.Connection:
-        limit, writes = self._limit, self._writes
-        if writes:
-            turn = self._pool.write_turn
-            if turn.acquire(blocking=False):
-                self._turn = turn
-            else:
-                limit = self._wait_for(turn)
-        try:
-            link = self._link = self._pool.take(limit)
-            busy_ms = _milliseconds(limit)
-            if link.busy_ms != busy_ms:
-                link.connection.execute(f"PRAGMA busy_timeout = {busy_ms}")
-                link.busy_ms = busy_ms
-            if writes:
-                link.connection.execute("BEGIN IMMEDIATE")
-            link.check(self._pool.path, writes=writes)
-        except BaseException as error:
-            self.__exit__(type(error), error, None)
-            raise
-        return link.connection
-
-    def _wait_for(self, turn: threading.Lock) -> float:
-        """Wait for a turn, and return the seconds that are left."""
-        began_at = time.monotonic()
-        if turn.acquire(timeout=min(self._limit, TURN_WITHIN)):
-            self._turn = turn
-        elif self._pool.write_turn is turn:
-            self._pool.write_turn = threading.Lock()
-        return max(0.001, self._limit - (time.monotonic() - began_at))
-
-    def __exit__(self, kind: object, error: BaseException | None, _trace: object) -> None:
-        link, turn, pool = self._link, self._turn, self._pool
-        try:
-            if link is not None and error is None:
-                pool.give_back(link)
-            elif link is not None:
-                pool.retire(link)
+            _INSIDE.add(me)
+            _wait_for_fork(me)
+            _close_all(self._idle)
+            _close_all(self._failed)
         finally:
-            if turn is not None:
-                turn.release()
-        if isinstance(error, sqlite3.Error):
-            raise pool.failure(error, self._limit) from error
+            _INSIDE.discard(me)
 
 
-def _milliseconds(limit: float) -> int:
-    # SQLite treats a value that does not fit into 31 bits as no wait
-    return min(max(1, int(limit * 1000)), 2**31 - 1)
+def _popped(connections: list[PooledConnection]) -> PooledConnection | None:
+    try:
+        return connections.pop()
+    except IndexError:
+        return None
+
+
+def _close_all(connections: list[PooledConnection], keeps: int = 0) -> None:
+    while len(connections) > keeps and (one := _popped(connections)) is not None:
+        _close(one)
+
+
+def _close(used: PooledConnection) -> None:
+    """Close a connection. Uncommitted changes are rolled back."""
+    with suppress(sqlite3.Error):
+        used.connection.close()
+
+
+# --- forks -------------------------------------------------------------------------------------------------------
+
+FORK_WAITS: Final = 1.0
+"""Seconds that a fork waits for the threads inside SQLite: a file that hangs must not block it indefinitely."""
+
+_INSIDE: Final[set[int]] = set()
+"""The threads that are inside SQLite, or about to be."""
+
+_FORKING: Final = threading.Lock()
+"""Held while a process forks; nobody enters SQLite meanwhile."""
+
+_HELD: Final[list[bool]] = []
+"""Whether the current fork holds the lock."""
+
+
+def _wait_for_fork(me: int) -> None:
+    """Leave SQLite for as long as another thread forks."""
+    while _FORKING.locked():
+        _INSIDE.discard(me)
+        with _FORKING:
+            _INSIDE.add(me)
+
+
+def _before() -> None:
+    ends_at = time.monotonic() + FORK_WAITS
+    _HELD.append(_FORKING.acquire(timeout=FORK_WAITS))
+    while _INSIDE - {threading.get_ident()} and time.monotonic() < ends_at:
+        time.sleep(0.0001)
+
+
+def _in_parent() -> None:
+    if _HELD.pop():
+        _FORKING.release()
+
+
+def _in_child() -> None:
+    _HELD.clear()
+    _INSIDE.clear()
+    if _FORKING.locked():  # perhaps by a thread that does not exist in the child
+        _FORKING.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

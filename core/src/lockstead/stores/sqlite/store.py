@@ -45,8 +45,8 @@ from lockstead.stores.kept import (
 )
 from lockstead.stores.port import StoreBase
 from lockstead.stores.sqlite.changes import Changes
-from lockstead.stores.sqlite.file import failure, is_read_only, is_unreadable
-from lockstead.stores.sqlite.pool import Pool
+from lockstead.stores.sqlite.file import is_unreadable
+from lockstead.stores.sqlite.pool import NoFile, Pool
 from lockstead.stores.sqlite.url import absolute, url_of
 from lockstead.stores.subscriptions import Subscription
 from lockstead.values import Name
@@ -87,7 +87,6 @@ _DISCARD: Final = f"DELETE FROM record {_AT}"  # noqa: S608
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 _At: TypeAlias = tuple[str, str, str]
-_Written: TypeAlias = Create | Extend | Replace | Remove
 
 
 class _Row(NamedTuple):
@@ -126,7 +125,7 @@ class SqliteStore(StoreBase):
         self._find_place = here
         self._set_place(here())
         self._pool = Pool(self._path)
-        self._changes = Changes(self._pool)
+        self._changes = Changes(self._path)
 
     def perform(self, command: Command[A], limit: float) -> A:
         """Carry out one command within `limit` seconds.
@@ -134,26 +133,32 @@ class SqliteStore(StoreBase):
         Raises StoreUnavailable (nothing was changed), OutcomeUnknown (the commit itself failed) or StoreRefused.
         """
         answer: object
+        # reading does not create the file: with a mistyped path, every lock would look free
         match command:
-            case Read() | List() if not self._pool.has_file():
-                # reading does not create the file: with a mistyped path, every lock would look free
-                answer = Absent(self._now()) if isinstance(command, Read) else Listing(())
+            case Create():
+                answer = self._pool.write(self._create, command, limit)
+            case Extend() | Replace():
+                answer = self._pool.write(self._change, command, limit)
+            case Remove():
+                answer = self._pool.write(self._remove, command, limit)
             case Read():
-                with self._pool.lend(limit) as connection:
-                    answer = self._read(connection, command.name)
+                try:
+                    answer = self._pool.read(self._read, command, limit)
+                except NoFile:
+                    answer = Absent(self._now())
             case List():
-                with self._pool.lend(limit) as connection:
-                    answer = self._list(connection, command)
-            case Create() | Extend() | Replace() | Remove():
-                answer = self._write(command, limit)
+                try:
+                    answer = self._pool.read(self._list, command, limit)
+                except NoFile:
+                    answer = Listing(())
             case _:
                 raise TypeError(f"not a command for a store: {type(command).__name__}")
         return cast(A, answer)
 
     # --- reading -------------------------------------------------------------------------------------------------
 
-    def _read(self, connection: sqlite3.Connection, name: Name) -> Snapshot | Absent:
-        row = _find(connection, _at(name))
+    def _read(self, connection: sqlite3.Connection, command: Read) -> Snapshot | Absent:
+        row = _find(connection, _at(command.name))
         return Absent(self._now()) if row is None else self._shown(row)
 
     def _list(self, connection: sqlite3.Connection, command: List) -> Listing:
@@ -184,35 +189,10 @@ class SqliteStore(StoreBase):
 
     # --- writing -------------------------------------------------------------------------------------------------
 
-    def _write(self, command: _Written, limit: float) -> Snapshot | Conflict | Absent | Removed:
-        try:
-            return self._written(command, limit)
-        except StoreRefused as refused:
-            if not is_read_only(refused.__cause__):
-                raise
-            # the file system is read-only, or only was so when the connection was opened
-            self._pool.empty()
-            return self._written(command, limit)
+    # Each is carried out in a transaction, which is committed afterwards whatever it returns. It reads the clock there,
+    # under the write lock, so that a write delayed before it cannot set `updated` back.
 
-    def _written(self, command: _Written, limit: float) -> Snapshot | Conflict | Absent | Removed:
-        with self._pool.write(limit) as connection:
-            answer = self._change(connection, command)
-            if isinstance(answer, Conflict | Absent):
-                connection.execute("ROLLBACK")
-                return answer
-            try:
-                connection.execute("COMMIT")
-            except sqlite3.Error as error:
-                raise failure(error, self._path, limit, may_be_applied=True) from error
-            return answer
-
-    def _change(self, connection: sqlite3.Connection, command: _Written) -> Snapshot | Conflict | Absent | Removed:
-        # the clock is read under the write lock, so that a write delayed before it cannot set `updated` back
-        match command:
-            case Create():
-                return self._create(connection, command)
-            case Remove():
-                return self._remove(connection, command)
+    def _change(self, connection: sqlite3.Connection, command: Extend | Replace) -> Snapshot | Conflict | Absent:
         row = _find(connection, _at(command.name))
         now = self._now()
         if row is None:
@@ -223,7 +203,8 @@ class SqliteStore(StoreBase):
         updated = max(row.updated, now) if not is_damaged(found) and self._is_here(row) else now
         if isinstance(command, Replace):
             fields = dict(command.fields)
-            made = self._row(self._count(connection), 1, updated, fields)
+            made = self._row(self._next(connection), 1, updated, fields)
+            connection.execute(_COUNT, (made.granted,))
         elif is_damaged(found):
             raise StoreRefused(
                 f"the record of {command.name.key!r} in {self._path} is damaged: {found[DAMAGE]}; "
@@ -237,9 +218,10 @@ class SqliteStore(StoreBase):
 
     def _create(self, connection: sqlite3.Connection, command: Create) -> Snapshot | Conflict:
         fields = dict(command.fields)
-        made = self._row(self._count(connection), 1, self._now(), fields)
+        made = self._row(self._next(connection), 1, self._now(), fields)
         if connection.execute(_INSERT, (*_at(command.name), *made)).rowcount == 0:
-            return Conflict()  # the counter is rolled back too
+            return Conflict()
+        connection.execute(_COUNT, (made.granted,))
         return self._snapshot(made, fields)
 
     def _remove(self, connection: sqlite3.Connection, command: Remove) -> Removed | Conflict | Absent:
@@ -260,7 +242,8 @@ class SqliteStore(StoreBase):
         connection.execute(_DISCARD, at)
         return Removed(self._now())
 
-    def _count(self, connection: sqlite3.Connection) -> int:
+    def _next(self, connection: sqlite3.Connection) -> int:
+        """Return the counter's next number; the caller counts it if it is granted."""
         row = connection.execute(_COUNTED).fetchone()
         counted = row[0] if row is not None else None
         if not isinstance(counted, int) or not 0 <= counted < COUNTER_MAX:
@@ -268,9 +251,7 @@ class SqliteStore(StoreBase):
                 f"the counter of grants in {self._path} was changed by another program: it is {str(counted)[:40]!r}; "
                 "stop all processes that use the file and remove it"
             )
-        granted = max(counted + 1, int(self._wall() * 1000))
-        connection.execute(_COUNT, (granted,))
-        return granted
+        return max(counted + 1, int(self._wall() * 1000))
 
     def _row(self, granted: int, revision: int, updated: float, fields: dict[str, str]) -> _Row:
         return _Row(granted, revision, updated, self._boot, self._namespace, _encode(fields))
@@ -303,7 +284,7 @@ class SqliteStore(StoreBase):
     def after_fork(self) -> None:
         """Forget every inherited connection without closing it, even when the child ends."""
         self._pool = self._pool.forget()
-        self._changes = Changes(self._pool)
+        self._changes = self._changes.forget()
         self._set_place(self._find_place())
 
     def close(self) -> None:
@@ -344,7 +325,6 @@ def _find(connection: sqlite3.Connection, at: _At) -> _Row | None:
 
 def _measured(connection: sqlite3.Connection, at: _At) -> tuple[object, ...] | None:
     """Return a row without its unreadable fields (too large, not text); all None if other columns are unreadable."""
-    """Create keyspace and table if missing. What exists is not changed and needs no permission to create."""
     try:
         found: tuple[object, ...] | None = connection.execute(_MEASURED, at).fetchone()
     except sqlite3.Error as error:
