@@ -20,7 +20,7 @@ from lockstead.events import LockEvent, Renewed
 from lockstead.protocol.commands import Absent, Create, Extend, Read, Remove, Removed, Snapshot
 from lockstead.renewal import PATIENCE, default_renew_every
 from lockstead.stores.bootclock import boot_now
-from lockstead.stores.etcd.encoding import Request, Response, Root, value_of
+from lockstead.stores.etcd.encoding import Kv, Request, Response, Root
 from lockstead.stores.etcd.extend import Extension
 from lockstead.stores.etcd.leases import Hold, Lease, Leases
 from lockstead.stores.etcd.scripts import Beat, lifetime
@@ -221,7 +221,7 @@ def test_rule_15_a_replaced_leaders_keep_alive_is_repeated() -> None:
         return Response(200, b'{"result":' + said(term, ID="7", TTL="60") + b"}\n", sent_at)
 
     item = {"key": b64encode(b"locks/lock/apt:a").decode(), "create_revision": "5", "mod_revision": "5", "lease": "7"}
-    item["value"] = b64encode(value_of({"v": "1"}, 60.0, is_alone=False).encode()).decode()
+    item["value"] = b64encode(Kv("", "", "", "", {"v": "1"}, 60.0, is_alone=False).value.encode()).decode()
     seen: list[Any] = [{"response_range": {"kvs": [item]}}, {"response_range": {}}, {"response_range": {}}]
     asked: list[str] = []
 

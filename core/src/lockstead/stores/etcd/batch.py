@@ -7,6 +7,7 @@ that hangs on an unknown lease) are carried out one by one. Must not know connec
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
 
@@ -93,12 +94,8 @@ def _moved(operations: Operations, moving: list[_Move], answers: list[Any]) -> O
             for move in some:
                 operations.leases.hangs(move.command.name, beat.lease, move.kv.created, boot_now())
             same = [encoding.compared(encoding.at(move.kv.key), "mod_revision", move.kv.changed) for move in some]
-            puts = [
-                encoding.put(
-                    move.kv.key, encoding.value_of(move.kv.fields, move.kv.min_retention, is_alone=False), beat.lease
-                )
-                for move in some
-            ]
+            moved = [replace(move.kv, lease=beat.lease, is_alone=False) for move in some]
+            puts = [encoding.put_record(kv) for kv in moved]
             try:
                 body = yield from ask(encoding.txn("Extend", puts, when=same))
             except LeaseGone:
@@ -106,17 +103,8 @@ def _moved(operations: Operations, moving: list[_Move], answers: list[Any]) -> O
                 continue
             if not body.get("succeeded") or not beat.is_proved(term_of(body)):
                 continue
-            for move in some:
-                kv = move.kv
-                now = Kv(
-                    kv.key,
-                    kv.created,
-                    body["header"]["revision"],
-                    beat.lease,
-                    kv.fields,
-                    kv.min_retention,
-                    is_alone=False,
-                )
+            for move, kv in zip(some, moved, strict=True):
+                now = replace(kv, changed=body["header"]["revision"])
                 answers[move.number] = counted(operations.leases, move.command, now, beat)
 
 

@@ -147,18 +147,18 @@ class Kv:
         """The key under which a record of a new incarnation is written."""
         return self.key[:-1] + ("b" if self.key.endswith("a") else "a")
 
+    @property
+    def value(self) -> str:
+        """The value under the key."""
+        lease = "alone" if self.is_alone else "shared"
+        return _VALUE.encode({"fields": dict(self.fields), "min_retention": self.min_retention, "lease": lease})
+
     def snapshot(self, renewed_at: float | None = None, lifetime: float | None = None) -> Snapshot:
         """Return the record for the protocol; one that must end, but has no lease, is damaged."""
         token = int(self.created)
         never_ends = self.lease == NO_LEASE and self.min_retention > 0
         fields = unreadable("it hangs on no lease, so that it never ends") if never_ends else dict(self.fields)
         return Snapshot(fields, self.created, self.changed, None, None, token, False, renewed_at, lifetime)
-
-
-def value_of(fields: Mapping[str, str], min_retention: float, *, is_alone: bool) -> str:
-    """Return the value of a record."""
-    value = {"fields": dict(fields), "min_retention": min_retention, "lease": "alone" if is_alone else "shared"}
-    return _VALUE.encode(value)
 
 
 def kv_of(item: Json) -> Kv:
@@ -332,6 +332,11 @@ def get(keys: Json, **more: Any) -> Json:
 def put(key: str, value: str, lease: str) -> Json:
     """Write a key."""
     return {"request_put": {**at(key), "value": b64(value), "lease": lease}}
+
+
+def put_record(kv: Kv) -> Json:
+    """Write a record."""
+    return put(kv.key, kv.value, kv.lease)
 
 
 def delete(keys: Json, **more: Any) -> Json:

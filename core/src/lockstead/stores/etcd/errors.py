@@ -93,7 +93,7 @@ def error_of(response: Response, body: object, request: Request) -> Exception:
     what = f"{request.what} at {response.member}" if response.member else request.what
     low = said.lower()
     if not said:
-        return _stranger(response.status, what)
+        return _not_from_etcd(response.status, what)
     if "requested lease not found" in low:
         return LeaseGone(said)
     certain = _certain(code, low, said, what)
@@ -107,7 +107,7 @@ def _certain(code: int, low: str, said: str, what: str) -> StoreError | None:
             "then disarm the alarm (etcdctl alarm disarm)"
         )
     if "too many requests" in low:
-        return StoreUnavailable(f"etcd turned {what} away: {said}")
+        return StoreUnavailable(f"etcd rejected {what} for now: {said}")
     if "invalid user id or password" in low:
         return StoreRefused("etcd refused user or password; correct them in the URL or in ETCDCTL_USER")
     if "user name is empty" in low or "user name not found" in low:
@@ -146,7 +146,7 @@ def _code(said: object) -> int:
     return said if isinstance(said, int) else 0
 
 
-def _stranger(status: int, what: str) -> StoreError:
+def _not_from_etcd(status: int, what: str) -> StoreError:
     if status == 404:
         return StoreRefused(f"{what} is not known: an etcd older than {NEEDED}, or {NOT_ETCD}")
     if status in (502, 503, 504) or status == 429 or status >= 520:

@@ -7,6 +7,7 @@ on a shared lease of another store, or on one of ours that was retired, is moved
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from lockstead.errors import StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Conflict, Extend, Snapshot
@@ -43,9 +44,7 @@ def judged(leases: Leases, command: Extend, kv: Kv | None, beat: Beat | None, te
     refused = refusal(leases, command, command.revision, kv)
     if refused is not None or kv is None:
         return refused
-    if beat is None or beat.lease != kv.lease or not beat.is_proved(term):
-        return None
-    return counted(leases, command, kv, beat)
+    return counted(leases, command, kv, beat) if beat is not None and beat.proves(kv, term) else None
 
 
 def counted(leases: Leases, command: Extend, kv: Kv, beat: Beat) -> Snapshot:
@@ -108,11 +107,8 @@ class Extension:
                     return kv.snapshot()
                 kv, term = yield from self._written(kv, None)
                 continue
-            if not self._fields:
-                plain = Extend(command.name, {}, command.incarnation, None, command.lifetime)
-                done = judged(leases, plain, kv, beat, term)
-                if done is not None:
-                    return done
+            if not self._fields and beat is not None and beat.proves(kv, term):
+                return counted(leases, command, kv, beat)
             beat = yield from self._beat(kv)
             if self._fields or beat.lease != kv.lease:
                 kv, term = yield from self._written(kv, beat)
@@ -165,17 +161,13 @@ class Extension:
             )
         lease = NO_LEASE if beat is None else beat.lease
         is_alone = beat is not None and (kv.is_alone if lease == kv.lease else beat is self._spare)
-        fields = {**kv.fields, **self._fields}
         if beat is not None and not is_alone:
             # before the write, which may be applied late
             self._leases.hangs(name, lease, kv.created, boot_now())
-        same = encoding.compared_record(kv)
-        value = encoding.value_of(fields, kv.min_retention, is_alone=is_alone)
-        shows = encoding.seeking(self._root.base(name))
+        new = replace(kv, lease=lease, fields={**kv.fields, **self._fields}, is_alone=is_alone)
+        same, found = encoding.compared_record(kv), encoding.seeking(self._root.base(name))
         try:
-            body = yield from ask(
-                encoding.txn("Extend", [encoding.put(kv.key, value, lease)], when=same, otherwise=shows)
-            )
+            body = yield from ask(encoding.txn("Extend", [encoding.put_record(new)], when=same, otherwise=found))
         except LeaseGone:
             self._leases.retire(lease)
             self._spare = None
@@ -187,5 +179,4 @@ class Extension:
         if self._spare is not None and self._spare.lease == lease:
             self._spare = None
         self._has_written, self._fields, self._revision = True, {}, None
-        changed = body["header"]["revision"]
-        return Kv(kv.key, kv.created, changed, lease, fields, kv.min_retention, is_alone), term_of(body)
+        return replace(new, changed=body["header"]["revision"]), term_of(body)

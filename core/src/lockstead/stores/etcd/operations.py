@@ -7,7 +7,7 @@ make those that succeed a tenth slower. Must not know connections.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lockstead.errors import OutcomeUnknown, StoreRefused, StoreUnavailable
@@ -168,8 +168,9 @@ class _Grant:
             if command.min_retention > 0:
                 beat = yield from shared(operations.leases, encoding.ttl_of(command.min_retention))
             lease = NO_LEASE if beat is None else beat.lease
+            kv = Kv(self._key, "", "", lease, command.fields, command.min_retention, is_alone=False)
             try:
-                body = yield from ask(self._transaction(lease))
+                body = yield from ask(self._transaction(kv))
             except LeaseGone as error:
                 gone = error
                 operations.leases.retire(lease)
@@ -182,7 +183,7 @@ class _Grant:
                 operations.leases.retire(lease)
                 raise
             if body.get("succeeded"):
-                return (yield from self._granted(body, beat))
+                return (yield from self._granted(body, kv, beat))
             gone = None
             seen, first = yield from self._observed()
             if (seen and seen.changed) != (self._old and self._old.changed) or not command.waiter_id:
@@ -210,13 +211,11 @@ class _Grant:
         found = yield from _read_instead(type(self._command).__name__, [*encoding.seeking(root.base(name)), first])
         return encoding.sought(found[: encoding.SOUGHT]), found[-1]["response_range"].get("kvs") or []
 
-    def _transaction(self, lease: str) -> encoding.Request:
+    def _transaction(self, kv: Kv) -> encoding.Request:
         root, command, place = self._operations.root, self._command, self._place
         expected = list(self._expected)
         success = [] if self._old is None else [encoding.delete(encoding.at(self._old.key))]
-        success.append(
-            encoding.put(self._key, encoding.value_of(command.fields, command.min_retention, is_alone=False), lease)
-        )
+        success.append(encoding.put_record(kv))
         if command.waiter_id:
             queue = encoding.below(root.queue(command.name.key))
             if place is None or place.created is None:
@@ -228,17 +227,16 @@ class _Grant:
             success += self._operations.queue.closing(place)
         return encoding.txn(type(command).__name__, success, when=expected)
 
-    def _granted(self, body: Json, beat: Beat | None) -> Operation[Snapshot]:
+    def _granted(self, body: Json, kv: Kv, beat: Beat | None) -> Operation[Snapshot]:
         operations, command, old = self._operations, self._command, self._old
         created = body["header"]["revision"]
         if self._place is not None:
             operations.queue.granted(self._place, created)
         if old is not None:
             operations.leases.forget(command.name, old.created)
-        lease = NO_LEASE if beat is None else beat.lease
-        kv = Kv(self._key, created, created, lease, command.fields, command.min_retention, is_alone=False)
+        kv = replace(kv, created=created, changed=created)
         if beat is not None:
-            operations.leases.hangs(command.name, lease, created, boot_now(), command.renew_every)
+            operations.leases.hangs(command.name, beat.lease, created, boot_now(), command.renew_every)
         try:
             answer = yield from self._counted(kv, beat, term_of(body))
         except StoreUnavailable as error:

@@ -42,6 +42,10 @@ class Beat:
     sent_at: float
     term: str | None
 
+    def proves(self, kv: Kv, term: str) -> bool:
+        """Return whether the lease of a record, which was read in this term afterwards, was renewed."""
+        return self.lease == kv.lease and self.is_proved(term)
+
     def is_proved(self, term: str) -> bool:
         """Return whether a reply to a later request proves that the lease was renewed.
 

@@ -106,7 +106,7 @@ class EtcdStore(StoreBase):
         except StoreError as error:
             if not _is_too_long(error):
                 raise
-        # somebody put more between the records than is read for all of them
+        # foreign records between ours are larger than the limit
         bounds = Bounds(ends_at - time.monotonic(), LISTING_MAX)
         return self._run(batch(self._operations, commands, is_ranged=False), bounds)
 

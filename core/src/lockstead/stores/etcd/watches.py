@@ -146,7 +146,7 @@ class _Stream:
     def _answered(self, result: Json) -> None:
         watch_id = str(result.get("watch_id", "0"))
         if result.get("created"):
-            # they are confirmed in the order in which they were asked for
+            # watches are confirmed in the order of the request
             watch = self._asked[self._confirmed]
             self._confirmed += 1
             self._by_id[watch_id] = watch
@@ -208,7 +208,7 @@ class Watches:
                 self._end(stream)
 
     def follow(self) -> None:
-        """Move the watches at a member that is not asked first any more: it may have failed without a word."""
+        """Move the watches of a member that is not asked first any more: it may have failed silently."""
         first = self._members.in_turn()[0]
         for stream in [stream for stream in self._streams if stream.member not in ("", first)]:
             self._add(self._taken_over(stream))
