@@ -24,9 +24,7 @@ def findings(access: Access) -> dict[str, Finding]:
     def send(_request: object) -> None:
         raise EOFError
 
-    way = RetryingClient(
-        BucketPath.at("b", ""), access.endpoint, access.account, send, access.by, access.has_credentials
-    )  # type: ignore[arg-type]
+    way = RetryingClient(BucketPath.at("b", ""), access, send)  # type: ignore[arg-type]
     found = {}
     with pytest.raises(EOFError):
         for finding in examination(way, lambda _name: None):  # type: ignore[arg-type,return-value]
@@ -81,6 +79,6 @@ def test_a_client_of_the_callers_own_is_not_blamed_on_the_environment() -> None:
 
 def test_an_answer_that_is_nested_too_deeply_is_no_bucket() -> None:
     answer = Answer(200, {}, b"[" * 100_000)
-    client = RetryingClient(BucketPath.at("b", ""), ENDPOINT, "", lambda _request: answer)
+    client = RetryingClient(BucketPath.at("b", ""), Access(ENDPOINT), lambda _request: answer)
     *_, last = examination(client, lambda _name: None)  # type: ignore[arg-type,return-value]
     assert (last.check, last.severity, last.stops) == ("endpoint", Severity.FAILURE, True)

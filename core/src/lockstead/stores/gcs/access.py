@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -68,12 +69,8 @@ class Access:
         """Return the headers with an access token. Raises StoreRefused or StoreUnavailable; nothing was sent."""
         refreshing = self._needs()
         if refreshing is not None:
-            try:
+            with _translated(bounds):
                 refreshing.result(timeout=bounds.left())
-            except TimeoutError as error:
-                raise _late(bounds) from error
-            except Exception as error:
-                raise _unsigned(error) from error
         return self._with_token(headers)
 
     async def asigned(self, headers: Mapping[str, str], bounds: Bounds) -> dict[str, str]:
@@ -82,13 +79,9 @@ class Access:
         if refreshing is not None:
             awaited = asyncio.wrap_future(refreshing)
             awaited.add_done_callback(_retrieved)
-            try:
+            with _translated(bounds):
                 # others wait for the same refresh: a cancellation must not end it
                 await asyncio.wait_for(asyncio.shield(awaited), bounds.left())
-            except TimeoutError as error:
-                raise _late(bounds) from error
-            except Exception as error:
-                raise _unsigned(error) from error
         return self._with_token(headers)
 
     def rejected(self, headers: Mapping[str, str]) -> bool:
@@ -178,8 +171,17 @@ def _still_serves(credentials: Any) -> bool:
     return (expiry.replace(tzinfo=UTC) - datetime.now(UTC)).total_seconds() > 10.0
 
 
-def _late(bounds: Bounds) -> StoreUnavailable:
-    return StoreUnavailable(f"no access token for Cloud Storage within {bounds.limit:.3g} s; nothing was sent")
+@contextmanager
+def _translated(bounds: Bounds) -> Iterator[None]:
+    """Raise the StoreError for the failure of a refresh; nothing was sent."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise StoreUnavailable(
+            f"no access token for Cloud Storage within {bounds.limit:.3g} s; nothing was sent"
+        ) from error
+    except Exception as error:
+        raise _unsigned(error) from error
 
 
 def _unsigned(error: Exception) -> StoreError:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lockstead.errors import OutcomeUnknown
+from lockstead.stores.gcs.access import Access
 from lockstead.stores.gcs.encoding import BucketPath, Request, error_details
 
 if TYPE_CHECKING:
@@ -24,17 +25,11 @@ ATTEMPTS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class RetryingClient:
-    """A client for one bucket that repeats failed requests. account: our IAM member; empty if unknown.
-
-    by: the environment variable that set the endpoint, if any. is_signed: requests carry an access token.
-    """
+    """A client for one bucket that repeats failed requests. send sends one, as `access` says."""
 
     place: BucketPath
-    endpoint: str
-    account: str
+    access: Access
     send: Callable[[Request], Answer]
-    by: str | None = None
-    is_signed: bool = False
 
     def send_retrying(self, request: Request) -> Answer:
         """Send a request, and repeat it after 429 or 5xx; raise OutcomeUnknown after the last attempt."""
@@ -51,6 +46,6 @@ class RetryingClient:
 
     def grant(self, role: str) -> str:
         """Return the gcloud command that grants this account a role on the bucket."""
-        who = self.account or "ACCOUNT"
+        who = self.access.account or "ACCOUNT"
         bucket = f"gs://{self.place.bucket}"
         return f"gcloud storage buckets add-iam-policy-binding {bucket} --member={who} --role={role}"

@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import urlencode, urlsplit
 
 from lockstead.stores.examination import Finding, Guarantee, Severity
-from lockstead.stores.gcs.access import ENDPOINT
+from lockstead.stores.gcs.access import ENDPOINT, Access
 from lockstead.stores.gcs.client import RetryingClient
 from lockstead.stores.gcs.encoding import BucketPath, Request, error_details
 from lockstead.stores.gcs.rights import BUCKETS_GET, rights
@@ -43,7 +43,7 @@ BEHIND: Final[Mapping[Guarantee, str]] = {
 
 def examination(client: RetryingClient, scratch: Callable[[str], Name]) -> Iterator[Finding]:
     """Yield the findings on endpoint, bucket and permissions. Raises the errors of the requests."""
-    yield from _endpoint(client)
+    yield from _endpoint(client.access)
     bucket = f"/storage/v1/b/{client.place.bucket}"
     shown = client.send_retrying(Request("Get bucket", "GET", f"{bucket}?prettyPrint=false"))
     findings = list(_bucket(shown, client))
@@ -60,21 +60,21 @@ def examination(client: RetryingClient, scratch: Callable[[str], Name]) -> Itera
     yield from rights(client, name, listed, is_kept=is_kept)
 
 
-def _endpoint(client: RetryingClient) -> Iterator[Finding]:
-    there, ours = urlsplit(client.endpoint), urlsplit(ENDPOINT).hostname
+def _endpoint(access: Access) -> Iterator[Finding]:
+    there, ours = urlsplit(access.endpoint), urlsplit(ENDPOINT).hostname
     host = there.hostname or "an invalid address"
-    if client.endpoint == ENDPOINT:
+    if access.endpoint == ENDPOINT:
         yield Finding(Severity.OK, "endpoint", f"requests go to {host}")
-    elif client.by is not None:
-        text = f"{client.by} is set: requests, and every lock with them, go to {client.endpoint} and not to {ours}"
-        yield Finding(Severity.NOTE, "endpoint", text, f"unset {client.by} if the service itself is meant")
+    elif access.by is not None:
+        text = f"{access.by} is set: requests, and every lock with them, go to {access.endpoint} and not to {ours}"
+        yield Finding(Severity.NOTE, "endpoint", text, f"unset {access.by} if the service itself is meant")
     else:
         text = f"requests go to {host}, not to {ours}: the endpoint of the client that was given"
         yield Finding(Severity.NOTE, "endpoint", text, "give another client if the service itself is meant")
     is_secure = there.scheme == "https"
-    yield transport([host], tls=is_secure, is_verified=is_secure, has_password=client.is_signed, way="https://")
-    if client.is_signed:
-        owner = f" of {client.account}" if client.account else ""
+    yield transport([host], tls=is_secure, is_verified=is_secure, has_password=access.has_credentials, way="https://")
+    if access.has_credentials:
+        owner = f" of {access.account}" if access.account else ""
         yield Finding(Severity.OK, "credentials", f"an access token{owner} is sent to {host}")
 
 

@@ -110,9 +110,7 @@ class GcsStore(StoreBase):
         def send(request: Request) -> Answer:
             return self._send(request, Bounds(limit, LISTING_MAX))
 
-        access = self._access
-        way = RetryingClient(self._place, access.endpoint, access.account, send, access.by, access.has_credentials)
-        return examination(way, scratch)
+        return examination(RetryingClient(self._place, self._access, send), scratch)
 
     # --- asynchronous --------------------------------------------------------------------------------------------
 
