@@ -22,7 +22,7 @@ from typing import Any
 import lockstead
 from airflow_lockstead import acquiring, compat, triggers
 from airflow_lockstead.spec import LockSpec
-from lockstead.stores.bootclock import Place, boot_now
+from lockstead.stores.bootclock import BootIdentity, boot_now
 
 TTL = 12.0
 NOBODY = "etcd://127.0.0.1:9#apt"
@@ -325,7 +325,7 @@ async def timeout(url: str) -> dict[str, Any]:
 
 def write(url: str, space: str, part: str, fields: dict[str, str], updated: float | None = None) -> None:
     """Write what somebody might who may write the store, and means no good."""
-    here = Place.here()
+    here = BootIdentity.here()
     path = url.removeprefix("sqlite:///").partition("#")[0]
     with sqlite3.connect(path, isolation_level=None) as database:
         row = (space, "apt", part, 1, 1, boot_now() if updated is None else updated, here.boot, here.namespace)

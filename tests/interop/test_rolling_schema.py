@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import lockstead
-from lockstead.stores.bootclock import Place as Clock
+from lockstead.stores.bootclock import BootIdentity as Clock
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.sqlite.file import SCHEMA_VERSION
 from lockstead.values import LeaseOutcome, LeaseTicket

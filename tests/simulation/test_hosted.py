@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from lockstead.protocol.commands import Extend, Remove, Replace
-from lockstead.stores.bootclock import Place
+from lockstead.stores.bootclock import BootIdentity
 from lockstead.stores.memory import MemoryStore
 from lockstead.stores.sqlite.store import SqliteStore
 from tests.simulation import Scenario, play
 
-HERE = Place("boot", "time:[1]")
+HERE = BootIdentity("boot", "time:[1]")
 Clock = Callable[[], float]
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from lockstead.stores.bootclock import Place
+from lockstead.stores.bootclock import BootIdentity
 from lockstead.stores.examination import Finding, Severity
 from lockstead.stores.sqlite.doctor import CHILD, examination
 
-HERE = Place.here()
+HERE = BootIdentity.here()
 
 
-def found(path: Path, place: Place = HERE, child: str = CHILD) -> dict[str, Finding]:
+def found(path: Path, place: BootIdentity = HERE, child: str = CHILD) -> dict[str, Finding]:
     return {finding.check: finding for finding in examination(path, place, 10.0, child)}
 
 
@@ -29,9 +29,12 @@ def test_a_file_on_a_local_disk_is_ok_and_says_that_it_was_made(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("place", "check"), [(Place(None, "time:[1]+0"), "clock.boot"), (Place("boot", None), "clock.namespace")]
+    ("place", "check"),
+    [(BootIdentity(None, "time:[1]+0"), "clock.boot"), (BootIdentity("boot", None), "clock.namespace")],
 )
-def test_a_missing_boot_clock_is_a_warning_with_its_consequences(tmp_path: Path, place: Place, check: str) -> None:
+def test_a_missing_boot_clock_is_a_warning_with_its_consequences(
+    tmp_path: Path, place: BootIdentity, check: str
+) -> None:
     finding = found(tmp_path / "locks.db", place)[check]
     assert finding.severity is Severity.WARNING
     assert "whole ttl" in finding.text

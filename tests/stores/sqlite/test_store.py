@@ -32,7 +32,7 @@ from lockstead.protocol.commands import (
 )
 from lockstead.protocol.record import decode, is_ours
 from lockstead.stores import url
-from lockstead.stores.bootclock import Place
+from lockstead.stores.bootclock import BootIdentity
 from lockstead.stores.mounts import mounts_in
 from lockstead.stores.sqlite.file import SCHEMA_VERSION, check_file_system, failure, file_system_of
 from lockstead.stores.sqlite.store import SqliteStore
@@ -41,7 +41,7 @@ from lockstead.values import Name, Space
 from tests.runtime.faulty import until
 
 APT = Name("apt")
-HERE = Place("boot-1", "time:[1]")
+HERE = BootIdentity("boot-1", "time:[1]")
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_missing_folder_or_closed_store_fails_readers(tmp_path: Path) -> None:
 
 
 def test_h06_after_another_boot_every_holder_is_dead(opened: Callable[..., SqliteStore]) -> None:
-    before, after = opened(here=lambda: HERE), opened(here=lambda: Place("boot-2", "time:[1]"))
+    before, after = opened(here=lambda: HERE), opened(here=lambda: BootIdentity("boot-2", "time:[1]"))
     old = made(ask(before, Create(APT, {})))
     assert not old.dead
     seen = made(ask(after, Read(APT)))
@@ -115,17 +115,17 @@ def test_h06_after_another_boot_every_holder_is_dead(opened: Callable[..., Sqlit
 @pytest.mark.parametrize(
     ("writer", "reader"),
     [
-        (HERE, Place("boot-1", "time:[2]")),
-        (HERE, Place("boot-1", None)),
-        (Place("boot-1", None), HERE),
-        (Place("boot-1", None), Place("boot-1", None)),
-        (Place(None, "time:[1]"), HERE),
-        (HERE, Place(None, "time:[1]")),
-        (Place(None, None), Place(None, None)),
+        (HERE, BootIdentity("boot-1", "time:[2]")),
+        (HERE, BootIdentity("boot-1", None)),
+        (BootIdentity("boot-1", None), HERE),
+        (BootIdentity("boot-1", None), BootIdentity("boot-1", None)),
+        (BootIdentity(None, "time:[1]"), HERE),
+        (HERE, BootIdentity(None, "time:[1]")),
+        (BootIdentity(None, None), BootIdentity(None, None)),
     ],
 )
 def test_h07_a_writer_whose_clock_may_be_another_one_is_observed(
-    opened: Callable[..., SqliteStore], writer: Place, reader: Place
+    opened: Callable[..., SqliteStore], writer: BootIdentity, reader: BootIdentity
 ) -> None:
     ask(opened(here=lambda: writer), Create(APT, {}))
     seen = made(ask(opened(here=lambda: reader), Read(APT)))
@@ -144,7 +144,7 @@ def test_h20_a_write_that_was_stalled_does_not_turn_updated_at_back(opened: Call
 
 
 def test_another_namespaces_instant_is_no_bound_for_ours(opened: Callable[..., SqliteStore]) -> None:
-    ahead = opened(now=lambda: 1e6, here=lambda: Place("boot-1", "time:[2]"))
+    ahead = opened(now=lambda: 1e6, here=lambda: BootIdentity("boot-1", "time:[2]"))
     store = opened(now=lambda: 100.0, here=lambda: HERE)
     ask(ahead, Create(APT, {}))
     renewed = made(ask(store, Extend(APT, {}, None)))
@@ -165,12 +165,12 @@ def test_h07_the_wall_clock_decides_nothing(opened: Callable[..., SqliteStore]) 
 
 
 def test_this_machine_knows_its_boot_and_its_clock(opened: Callable[..., SqliteStore]) -> None:
-    here = Place.here()
+    here = BootIdentity.here()
     if sys.platform == "linux" and Path("/proc/self/ns/time").exists():
         assert here.boot
         assert here.namespace
         assert made(ask(opened(), Create(APT, {}))).updated_at is not None
-    assert Place.here() == here
+    assert BootIdentity.here() == here
 
 
 # --- the file ----------------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ def time_namespace() -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BootIdentity:
     """The boot and the time namespace in which a boot clock was read. None if unknown."""
 
     boot: str | None

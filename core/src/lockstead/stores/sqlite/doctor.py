@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from lockstead.errors import StoreUnavailable
-from lockstead.stores.bootclock import Place
+from lockstead.stores.bootclock import BootIdentity
 from lockstead.stores.examination import Finding, Severity
 from lockstead.stores.mounts import mounts
 from lockstead.stores.sqlite.file import check_place, connect, create, failure, file_system_of
@@ -47,7 +47,7 @@ for line in sys.stdin:
 """
 
 
-def examination(path: Path, place: Place, limit: float, child: str = CHILD) -> Iterator[Finding]:
+def examination(path: Path, place: BootIdentity, limit: float, child: str = CHILD) -> Iterator[Finding]:
     """Yield the findings on the file at `path`. limit is seconds; raises the errors of opening the file.
 
     child is the program of the other process, see CHILD.
@@ -180,7 +180,7 @@ def _answer(child: subprocess.Popen[str], patience_ms: int | None) -> str:
 # --- time --------------------------------------------------------------------------------------------------------
 
 
-def _clock(place: Place) -> Iterator[Finding]:
+def _clock(place: BootIdentity) -> Iterator[Finding]:
     yield _known(place.boot, "clock.boot", "the boot of this kernel", "a lock whose holder died with the machine")
     yield _known(place.namespace, "clock.namespace", "the time namespace", "a dead holder's lock")
 

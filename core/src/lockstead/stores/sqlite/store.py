@@ -33,7 +33,7 @@ from lockstead.protocol.commands import (
     Traits,
 )
 from lockstead.reading import COUNTER_MAX, DAMAGE, EPOCH_MAX
-from lockstead.stores.bootclock import Place, boot_now
+from lockstead.stores.bootclock import BootIdentity, boot_now
 from lockstead.stores.kept import (
     DAMAGED,
     NO_HEAD,
@@ -116,7 +116,7 @@ class SqliteStore(StoreBase):
         *,
         now: Callable[[], float] = boot_now,
         wall: Callable[[], float] = time.time,
-        here: Callable[[], Place] = Place.here,
+        here: Callable[[], BootIdentity] = BootIdentity.here,
     ) -> None:
         self._path = Path(absolute(path))
         self.url = url_of(self._path)
@@ -277,7 +277,7 @@ class SqliteStore(StoreBase):
 
     # --- life ----------------------------------------------------------------------------------------------------
 
-    def _set_place(self, place: Place) -> None:
+    def _set_place(self, place: BootIdentity) -> None:
         self._boot = place.boot or ""
         self._namespace = place.namespace or ""
 
