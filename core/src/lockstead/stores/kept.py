@@ -34,10 +34,10 @@ def senseless(server: str, error: Exception) -> OutcomeUnknown:
 def json_object(written: bytes) -> dict[str, Any]:
     """Return the JSON object of a reply; an empty dict if it is not one."""
     try:
-        said = json.loads(written)
+        decoded = json.loads(written)
     except (ValueError, RecursionError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return decoded if isinstance(decoded, dict) else {}
 
 
 def map_of_text(written: object) -> dict[str, str]:
@@ -53,15 +53,15 @@ def map_of_text(written: object) -> dict[str, str]:
         return unreadable(TOO_LARGE)
     try:
         text = written.decode() if isinstance(written, bytes) else written
-        said = json.loads(text)
+        decoded = json.loads(text)
     except (ValueError, TypeError, RecursionError):
         return unreadable(NO_MAP)
-    if not isinstance(said, dict) or not all(isinstance(value, str) for value in said.values()):
+    if not isinstance(decoded, dict) or not all(isinstance(value, str) for value in decoded.values()):
         return unreadable(NO_MAP)
     # JSON can contain a lone surrogate, which no store accepts
     if "\\u" in text:
-        return {_whole_characters(name): _whole_characters(value) for name, value in said.items()}
-    return said
+        return {_whole_characters(name): _whole_characters(value) for name, value in decoded.items()}
+    return decoded
 
 
 def _whole_characters(text: str) -> str:

@@ -42,11 +42,11 @@ def examination(look: Callable[[str, Sequence[str], float], Rows], where: Where,
         peers = ask("SELECT data_center FROM system.peers")
         nodes = 1 + len(peers)
         centres = {local["data_center"], *(peer["data_center"] for peer in peers)}
-        said = (
+        text = (
             f"version {local['release_version']}, {nodes} node{'s' if nodes > 1 else ''} in {len(centres)} data centre"
         )
         yield Finding(
-            Severity.OK, "cluster", said, figures={"nodes": float(nodes), "data_centres": float(len(centres))}
+            Severity.OK, "cluster", text, figures={"nodes": float(nodes), "data_centres": float(len(centres))}
         )
         yield _consistency(where, len(centres))
         yield _copies(ask, where, nodes)

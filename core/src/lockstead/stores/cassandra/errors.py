@@ -74,8 +74,8 @@ def is_none_known(error: BaseException) -> bool:
 
 def is_unknown_there(error: BaseException) -> bool:
     """Return whether a node does not know the keyspace or table; a new one may not have reached it yet."""
-    said = str(error).lower()
-    return isinstance(error, cassandra.InvalidRequest) and ("exist" in said or "unconfigured table" in said)
+    message = str(error).lower()
+    return isinstance(error, cassandra.InvalidRequest) and ("exist" in message or "unconfigured table" in message)
 
 
 def not_created(error: BaseException, url: str, cql: str) -> StoreError:
@@ -99,5 +99,5 @@ def _causes(error: BaseException) -> Iterable[BaseException]:
 
 def _said(error: BaseException) -> str:
     """Return the server's message in one line."""
-    said = error.summary_msg() if isinstance(error, ErrorMessage) else str(error)
-    return f"{type(error).__name__}: {' '.join(said.split())}" if said else type(error).__name__
+    message = error.summary_msg() if isinstance(error, ErrorMessage) else str(error)
+    return f"{type(error).__name__}: {' '.join(message.split())}" if message else type(error).__name__

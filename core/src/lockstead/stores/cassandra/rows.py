@@ -152,5 +152,5 @@ def at(name: Name) -> tuple[str, str, str]:
     return name.space.value, name.key, name.part
 
 
-def _uuid(said: object) -> UUID | None:
-    return said if isinstance(said, UUID) else None
+def _uuid(value: object) -> UUID | None:
+    return value if isinstance(value, UUID) else None

@@ -144,8 +144,8 @@ def _right(
         case None:
             return Finding(Severity.NOTE, check, f"whether {permission} is granted is unknown")
         case _:
-            said = f": {tried[permission].message}" if permission in tried else ""
-    text = f"{permission} is missing, {purpose}{said}"
+            reason = f": {tried[permission].message}" if permission in tried else ""
+    text = f"{permission} is missing, {purpose}{reason}"
     remedy = f"it is in roles/storage.objectUser (Storage Object User): {client.grant('roles/storage.objectUser')}"
     return Finding(Severity.FAILURE, check, text, remedy)
 

@@ -32,12 +32,12 @@ def acl_of(file: str) -> list[Any]:
     """
     try:
         with Path(file).open("rb") as opened:
-            said = opened.read(FILE_BYTES_MAX).decode()
+            text = opened.read(FILE_BYTES_MAX).decode()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is not text"
         raise StoreRefused(f"the file of acl= in the URL of a ZooKeeper store cannot be read: {file}: {why}") from error
     acl: list[Any] = []
-    for number, entry in enumerate(re.split(r"[,\s]+", said.strip()), 1):
+    for number, entry in enumerate(re.split(r"[,\s]+", text.strip()), 1):
         found = _ENTRY.fullmatch(entry)
         if found is None:
             # without the entry itself, which may contain the hash of a password

@@ -19,7 +19,7 @@ from lockstead.stores.examination import Finding, Guarantee, Severity
 from lockstead.stores.zookeeper.acls import acl_of, is_open
 from lockstead.stores.zookeeper.answers import refused_at
 from lockstead.stores.zookeeper.encoding import Tree
-from lockstead.stores.zookeeper.probe import Seen, look
+from lockstead.stores.zookeeper.probe import Reply, query
 from lockstead.stores.zookeeper.requests import Answers, Request, transaction
 from lockstead.stores.zookeeper.url import Target
 from lockstead.values import Space
@@ -51,28 +51,28 @@ _MODE: Final = re.compile(r"Mode: ([\w-]+)")
 
 def examination(target: Target, limit: float) -> Iterator[Finding]:
     """Yield the findings on the servers of a store, with `limit` seconds for each request."""
-    seen = [look(target, host, limit) for host in target.endpoints]
-    yield from _servers(target, seen)
-    yield from _versions(seen)
-    yield from _session(target, _granted(target, seen, limit))
+    replies = [query(target, host, limit) for host in target.endpoints]
+    yield from _servers(target, replies)
+    yield from _versions(replies)
+    yield from _session(target, _granted(target, replies, limit))
     yield _access(target)
 
 
-def _granted(target: Target, seen: list[Seen], limit: float) -> float | None:
+def _granted(target: Target, replies: list[Reply], limit: float) -> float | None:
     """Return the session timeout that the servers grant this store, in seconds; None if no server says."""
-    for host in (one.host for one in seen if one.kind == "serves"):
-        bounds = dict(_BOUND.findall(look(target, host, limit, b"conf").said))
+    for host in (one.host for one in replies if one.kind == "serves"):
+        bounds = dict(_BOUND.findall(query(target, host, limit, b"conf").text))
         if len(bounds) == 2:
             return max(int(bounds["min"]) / 1000, min(int(bounds["max"]) / 1000, target.session))
     return None
 
 
-def _servers(target: Target, seen: list[Seen]) -> Iterator[Finding]:
-    down = [one for one in seen if one.kind not in {"serves", "mute"}]
+def _servers(target: Target, replies: list[Reply]) -> Iterator[Finding]:
+    down = [one for one in replies if one.kind not in {"serves", "mute"}]
     for one in down:
-        text = f"{one.host} does not serve ({one.said or one.kind}): the others continue while they are a majority"
+        text = f"{one.host} does not serve ({one.text or one.kind}): the others continue while they are a majority"
         yield Finding(Severity.WARNING, "servers", text, "check that server")
-    modes = {one.host: found[1] for one in seen if (found := _MODE.search(one.said))}
+    modes = {one.host: found[1] for one in replies if (found := _MODE.search(one.text))}
     if not modes:
         text = (
             "the servers do not report their mode: `srvr` is not among the commands they allow (4lw.commands.whitelist)"
@@ -89,12 +89,12 @@ def _servers(target: Target, seen: list[Seen]) -> Iterator[Finding]:
         text = f"the URL names one server of an ensemble ({mode}): if it is down, no lock can be reached"
         yield Finding(Severity.WARNING, "ensemble", text, "name all servers in the URL")
     else:
-        said = ", ".join(f"{host} {mode}" for host, mode in sorted(modes.items()))
-        yield Finding(Severity.OK, "ensemble", f"an ensemble: {said}", figures={"servers": float(len(target.hosts))})
+        roles = ", ".join(f"{host} {mode}" for host, mode in sorted(modes.items()))
+        yield Finding(Severity.OK, "ensemble", f"an ensemble: {roles}", figures={"servers": float(len(target.hosts))})
 
 
-def _versions(seen: list[Seen]) -> Iterator[Finding]:
-    versions = sorted({tuple(map(int, found.groups())) for one in seen if (found := _VERSION.search(one.said))})
+def _versions(replies: list[Reply]) -> Iterator[Finding]:
+    versions = sorted({tuple(map(int, found.groups())) for one in replies if (found := _VERSION.search(one.text))})
     if not versions:
         return
     text = f"ZooKeeper {', '.join('.'.join(map(str, version)) for version in versions)}"

@@ -108,8 +108,8 @@ def decode_record(data: bytes | None) -> StoredRecord | None:
     if data is not None and len(data) > RECORD_BYTES_MAX:
         return None
     try:
-        said = json.loads((data or b"").decode("utf-8", "surrogatepass"))
-        mark, fields = said["incarnation"], said["fields"]
+        stored = json.loads((data or b"").decode("utf-8", "surrogatepass"))
+        mark, fields = stored["incarnation"], stored["fields"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     if not isinstance(mark, str) or not is_mark(mark) or not isinstance(fields, dict):

@@ -110,19 +110,19 @@ class Operations:
             if isinstance(got, kz.NoNodeError):
                 return Absent()
             data, stat = got
-            said = decode_record(data)
-            if said is None or not stat.numChildren:
+            stored = decode_record(data)
+            if stored is None or not stat.numChildren:
                 raise StoreRefused(
                     f"the record of {command.name.key!r} at {path} in ZooKeeper is damaged, or another program's; "
                     "break it with now=True (--now)"
                 )
-            if not is_expected(command, said.mark, str(stat.version)):
+            if not is_expected(command, stored.mark, str(stat.version)):
                 return Conflict()
-            fields = {**said.fields, **command.fields}
-            data = encode_record(said.mark, fields)
-            results = (yield transaction([("check", f"{path}/{said.mark}"), ("set", path, data, stat.version)]))[0]
+            fields = {**stored.fields, **command.fields}
+            data = encode_record(stored.mark, fields)
+            results = (yield transaction([("check", f"{path}/{stored.mark}"), ("set", path, data, stat.version)]))[0]
             if refused_at(results) is None:
-                return Snapshot(fields, said.mark, str(results[1].version), token=stat.czxid)
+                return Snapshot(fields, stored.mark, str(results[1].version), token=stat.czxid)
             # the record changed in between and nothing was written, so read it again
 
     def _remove(self, command: Remove) -> Script[Request, Answers, Removed | Conflict | Absent]:
@@ -155,11 +155,11 @@ class Operations:
 
 
 def _shown(data: bytes | None, stat: Any) -> Snapshot:
-    said = decode_record(data)
-    why = NO_MAP if said is None else _why_not_one(stat.numChildren)
-    if said is None or why:
+    stored = decode_record(data)
+    why = NO_MAP if stored is None else _why_not_one(stat.numChildren)
+    if stored is None or why:
         return Snapshot(unreadable(why), f"{DAMAGED}{stat.czxid}", str(stat.version), token=stat.czxid)
-    return Snapshot(said.fields, said.mark, str(stat.version), token=stat.czxid)
+    return Snapshot(stored.fields, stored.mark, str(stat.version), token=stat.czxid)
 
 
 def _why_not_one(below: int) -> str:

@@ -22,7 +22,7 @@ _NOT_LISTED: Final = b"not in the whitelist"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Reply:
     """The reply of one server, or why there is none.
 
     kind is one of "serves", "no quorum", "mute", "foreign", "refused", "tls".
@@ -30,14 +30,14 @@ class Seen:
 
     host: str
     kind: str
-    said: str = ""
+    text: str = ""
 
 
 def diagnose(target: Target, limit: float) -> StoreError:
     """Query each server of a store, within `limit` seconds in all, and return an error with a one-line diagnosis."""
-    seen = [look(target, host, limit / len(target.hosts)) for host in target.endpoints]
+    replies = [query(target, host, limit / len(target.hosts)) for host in target.endpoints]
     hosts = ",".join(target.endpoints)
-    kinds = {one.kind for one in seen}
+    kinds = {one.kind for one in replies}
     if "serves" in kinds:
         return StoreUnavailable(f"no session with the ZooKeeper at {hosts} within the limit, although it serves")
     if "no quorum" in kinds:
@@ -45,10 +45,10 @@ def diagnose(target: Target, limit: float) -> StoreError:
             f"the ZooKeeper at {hosts} does not serve: a majority of its servers is not running, or none leads yet"
         )
     if "tls" in kinds:
-        said = next(one.said for one in seen if one.kind == "tls")
-        return StoreRefused(f"no TLS with the ZooKeeper at {hosts}: {said}; see tls=, ca=, cert= and key= in the URL")
+        why = next(one.text for one in replies if one.kind == "tls")
+        return StoreRefused(f"no TLS with the ZooKeeper at {hosts}: {why}; see tls=, ca=, cert= and key= in the URL")
     if "foreign" in kinds:
-        host = next(one.host for one in seen if one.kind == "foreign")
+        host = next(one.host for one in replies if one.kind == "foreign")
         return StoreRefused(
             f"the server at {host} is not ZooKeeper; check the port, and whether it requires TLS (tls=true)"
         )
@@ -57,45 +57,45 @@ def diagnose(target: Target, limit: float) -> StoreError:
             f"{hosts} accepts connections but does not answer like ZooKeeper: it hangs, does not serve yet, is another "
             "server, or requires TLS (tls=true)"
         )
-    return StoreUnavailable(f"no response from {hosts}: {seen[0].said}")
+    return StoreUnavailable(f"no response from {hosts}: {replies[0].text}")
 
 
-def look(target: Target, host: str, limit: float, word: bytes = b"srvr") -> Seen:
-    """Send `srvr` or another four-letter command to one server, within `limit` seconds; the reply is in `said`."""
+def query(target: Target, host: str, limit: float, word: bytes = b"srvr") -> Reply:
+    """Send `srvr` or another four-letter command to one server, within `limit` seconds; the reply is in `text`."""
     bounds = Bounds(limit)
     name, _, port = host.rpartition(":")
     try:
         with dialled(name.strip("[]"), int(port), bounds) as plain:
             if not target.tls:
-                return _told(host, plain, bounds, word)
+                return _reply(host, plain, bounds, word)
             with secured(target, plain, name.strip("[]"), bounds) as encrypted:
-                return _told(host, encrypted, bounds, word)
+                return _reply(host, encrypted, bounds, word)
     except ssl.SSLError as error:
-        return Seen(host, "tls", str(error.reason or error))
+        return Reply(host, "tls", str(error.reason or error))
     except OSError as error:
-        return Seen(host, "refused", error.strerror or str(error))
+        return Reply(host, "refused", error.strerror or str(error))
 
 
-def _told(host: str, connection: socket.socket, bounds: Bounds, word: bytes) -> Seen:
-    said = b""
+def _reply(host: str, connection: socket.socket, bounds: Bounds, word: bytes) -> Reply:
+    received = b""
     try:
         connection.sendall(word)
-        while len(said) < 4096:
+        while len(received) < 4096:
             connection.settimeout(bounds.left())
             piece = connection.recv(4096)
             if not piece:
                 break
-            said += piece
+            received += piece
     except OSError:
         pass
-    text = said.decode("utf-8", "replace")
-    if said.startswith(_SRVR):
-        return Seen(host, "serves", text)
-    if _NOT_SERVING in said:
-        return Seen(host, "no quorum", text)
-    if not said or _NOT_LISTED in said:
-        return Seen(host, "mute", text)
-    return Seen(host, "foreign", text)
+    text = received.decode("utf-8", "replace")
+    if received.startswith(_SRVR):
+        return Reply(host, "serves", text)
+    if _NOT_SERVING in received:
+        return Reply(host, "no quorum", text)
+    if not received or _NOT_LISTED in received:
+        return Reply(host, "mute", text)
+    return Reply(host, "foreign", text)
 
 
 def secured(target: Target, plain: socket.socket, hostname: str, bounds: Bounds) -> ssl.SSLSocket:

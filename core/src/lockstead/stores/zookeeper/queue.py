@@ -271,9 +271,9 @@ class WaitQueue:
         small = [node for node, stat in known.items() if 0 < stat.dataLength <= NOTED_MAX]
         if small:
             found = yield ask("get", *(f"{queue}/{node}" for node in small))
-            for node, said in zip(small, found, strict=True):
-                if not standings[node].is_stray and not isinstance(said, Exception):
-                    standings[node] = standings[node]._replace(who=said[0].decode("utf-8", "replace"))
+            for node, data in zip(small, found, strict=True):
+                if not standings[node].is_stray and not isinstance(data, Exception):
+                    standings[node] = standings[node]._replace(who=data[0].decode("utf-8", "replace"))
         return list(standings.values())
 
 
