@@ -20,7 +20,7 @@ FILES: Final = ("ca", "cert", "key")
 OPTIONS: Final = frozenset({"tls", "cleartext", *FILES})
 TLS_WAY: Final = "tls=true"
 
-_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(?::([0-9]{1,5}))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ def servers_in(
     if environ is not None and ":" not in credentials:
         user, password = user or environ.get(variables[0], ""), environ.get(variables[1], "")
     return {
-        "hosts": tuple(_host(host, port, shape) for host in hosts.split(",")),
+        "hosts": tuple(host_and_port(host, port, shape) for host in hosts.split(",")),
         "user": user,
         "password": password,
         "tls": wants_tls(options, FILES),
@@ -119,7 +119,8 @@ def servers_in(
     }
 
 
-def _host(text: str, port: int, shape: str) -> tuple[str, int]:
+def host_and_port(text: str, port: int, shape: str) -> tuple[str, int]:
+    """Read a host of a URL. port: where it names none. shape: the hint in the ValueError on what to write."""
     found = _HOST.fullmatch(text.strip())
     number = int(found[2] or port) if found is not None else 0
     if found is None or not 0 < number < 65536:

@@ -9,15 +9,15 @@ The key stands behind `#`. A program that names many locks opens none, so this f
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from lockstead.stores.port import Opener
+from lockstead.stores.servers import host_and_port
 from lockstead.stores.url import options_of, query
 
 if TYPE_CHECKING:
     from lockstead.protocol.commands import Traits
-    from lockstead.stores.redis.access import Access, Address
+    from lockstead.stores.redis.access import Access, Kind
     from lockstead.stores.redis.store import RedisStore
 
 PREFIX: Final = "lockstead"
@@ -26,8 +26,6 @@ SENTINEL_PORT: Final = 26379
 
 TLS_OPTIONS: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname", "ssl_cert_reqs"})
 """The files and checks of TLS in a URL, as redis-py names them. Each of them asks for TLS."""
-
-_HOST: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<name>[^:\[\]]+))(?::(?P<port>[0-9]{1,5}))?")
 
 
 def printable(store_url: str) -> str:
@@ -94,7 +92,9 @@ class _Opener(Opener):
         place, _, path = before[len(self._start) :].partition("/")
         who, hosts = user_and_hosts(place)
         kind = {"redis+sentinel": Kind.SENTINEL, "redis+cluster": Kind.CLUSTER}.get(self._scheme, Kind.SERVER)
-        addresses = _addresses(hosts, SENTINEL_PORT if kind is Kind.SENTINEL else PORT)
+        port = SENTINEL_PORT if kind is Kind.SENTINEL else PORT
+        shape = "write 'redis://host:port', with a number for the port"
+        addresses = tuple(host_and_port(host, port, shape) for host in hosts.split(","))
         if kind is Kind.SERVER and len(addresses) > 1:
             raise ValueError("several servers: write redis+sentinel:// or redis+cluster:// before them")
         service, db = _path(path, kind)
@@ -102,31 +102,26 @@ class _Opener(Opener):
         return access_of(addresses, db, who, options, client, kind=kind, service=service, is_secure=is_secure)
 
 
-def _addresses(hosts: str, port: int) -> tuple[Address, ...]:
-    found = []
-    for host in hosts.split(","):
-        fits = _HOST.fullmatch(host)
-        number = int(fits["port"]) if fits is not None and fits["port"] else port
-        if fits is None or not 0 < number < 65536:
-            raise ValueError("the URL names no server; write 'redis://host:port', with a number for the port")
-        found.append((fits["six"] or fits["name"], number))
-    return tuple(found)
-
-
-def _path(path: str, kind: Any) -> tuple[str, int]:
+def _path(path: str, kind: Kind) -> tuple[str, int]:
+    """Read the service of Sentinels, and the number of a database. ValueError where the kind has none."""
     from urllib.parse import unquote
 
-    pieces = [unquote(piece) for piece in path.split("/") if piece]
     service = ""
     if kind.name == "SENTINEL":
-        if not pieces:
+        service, _, path = path.lstrip("/").partition("/")
+        if not service:
             raise ValueError("the URL names no service; write 'redis+sentinel://host1,host2/service'")
-        service = pieces.pop(0)
-    if kind.name == "CLUSTER" and pieces not in ([], ["0"]):
+    if kind.name == "CLUSTER" and path.strip("/") not in ("", "0"):
         raise ValueError("a Redis Cluster has no databases; leave out what follows the hosts")
-    if len(pieces) > 1 or not all(piece.isascii() and piece.isdigit() for piece in pieces):
-        raise ValueError("what follows the host is the number of a database, as in 'redis://host:port/0'")
-    return service, int(pieces[0]) if pieces else 0
+    return unquote(service), database(path)
+
+
+def database(path: str) -> int:
+    """Read the number of a database from the path of a URL; 0 if there is none."""
+    number = path.strip("/")
+    if number and not (number.isascii() and number.isdigit()):
+        raise ValueError("the path of the URL must be the number of a database, as in 'redis://host:port/0'")
+    return int(number or 0)
 
 
 OPENER: Final = _Opener("redis")

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from lockstead.stores.port import Opener
-from lockstead.stores.redis.url import TLS_OPTIONS, printable, user_and_hosts
+from lockstead.stores.redis.url import PORT, PREFIX, TLS_OPTIONS, database, printable, user_and_hosts
+from lockstead.stores.servers import host_and_port
 from lockstead.stores.url import options_of
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from lockstead.stores.redis.access import Access, Address
     from lockstead.stores.redlock.store import RedlockStore
 
-PREFIX: Final = "lockstead"
-PORT: Final = 6379
 MASTERS_MIN: Final = 3
 PREFIX_BYTES_MAX: Final = 200
 
@@ -80,7 +79,7 @@ class _Opener(Opener):
             raise ValueError("not a Redlock URL; write 'redlock://host1,host2,host3'")
         place, _, path = before.removeprefix("redlock://").partition("/")
         who, hosts = user_and_hosts(place)
-        return access_of(_addresses(hosts), _db(path), who, options, client)
+        return access_of(_addresses(hosts), database(path), who, options, client)
 
 
 def _warn_of_even(count: int) -> None:
@@ -92,29 +91,16 @@ def _warn_of_even(count: int) -> None:
 
 
 def _addresses(hosts: str) -> tuple[Address, ...]:
-    found: list[tuple[str, int | None]] = []
-    for host in hosts.split(","):
-        name, _, number = host.rpartition(":") if host.rpartition(":")[2].isdigit() else (host, "", "")
-        name, is_bracketed = name.strip("[]"), name.startswith("[")
-        if not name or (":" in name and not is_bracketed) or (number and not 0 < int(number) < 65536):
-            raise ValueError("invalid host in the URL; write 'redlock://host1:port,host2:port,host3:port'")
-        found.append((name, int(number) if number else None))
-    last = found[-1][1]
+    shape = "write 'redlock://host1:port,host2:port,host3:port'"
+    *others, last = hosts.split(",")
     # one port behind the last host is that of all
-    port = last if last is not None and all(one[1] is None for one in found[:-1]) else PORT
-    addresses = tuple((name, port if number is None else number) for name, number in found)
+    port = PORT if any(":" in other.rpartition("]")[2] for other in others) else host_and_port(last, PORT, shape)[1]
+    addresses = tuple(host_and_port(host, port, shape) for host in hosts.split(","))
     if len(addresses) < MASTERS_MIN:
         raise ValueError(f"Redlock needs {MASTERS_MIN} masters or more, ideally an odd number; for one use redis://")
     if len({(name.lower(), number) for name, number in addresses}) < len(addresses):
         raise ValueError("the URL names a master twice: every master must be a separate server")
     return addresses
-
-
-def _db(path: str) -> int:
-    pieces = [piece for piece in path.split("/") if piece]
-    if len(pieces) > 1 or not all(piece.isascii() and piece.isdigit() for piece in pieces):
-        raise ValueError("the path must be the number of a database, as in 'redlock://h1,h2,h3/0'")
-    return int(pieces[0]) if pieces else 0
 
 
 OPENER: Final = _Opener()
