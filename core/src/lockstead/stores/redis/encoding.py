@@ -108,26 +108,9 @@ class Keys:
         self._root = f"{_escaped(prefix)}:"
         # a lock is asked for again and again; what is kept is small
         self._tagged = lru_cache(maxsize=1000)(self._tag)
-        self.granting = lru_cache(maxsize=1000)(self._granting)
-        """Return the keys of a script that grants the lock of a key: its record, and the counter of its tokens."""
-        self.waking = lru_cache(maxsize=1000)(self._waking)
-        """Return the keys of a script that wakes who waits for the lock of a key: its record, and the waiters."""
-        self.removing = lru_cache(maxsize=1000)(self._removing)
-        """Return keys of a script that removes the lock of a key: its record, the waiters, the counter of tokens."""
 
     def _tag(self, key: str) -> bytes:
         return f"{self._root}{{{_escaped(key)}}}:".encode()
-
-    def _granting(self, key: str) -> tuple[bytes, bytes]:
-        name = Name(key)
-        return self.record(name), self.token(name)
-
-    def _waking(self, key: str) -> tuple[bytes, bytes]:
-        name = Name(key)
-        return self.record(name), self.waiters(name)
-
-    def _removing(self, key: str) -> tuple[bytes, bytes, bytes]:
-        return *self._waking(key), self.token(Name(key))
 
     def record(self, name: Name) -> bytes:
         """Return the key of a record."""
@@ -147,6 +130,11 @@ class Keys:
     def index(self, name: Name) -> bytes | None:
         """Return the key of the index that tells a record of this space; None where the key alone tells all."""
         return self._tagged(name.key) + f"index-{name.space.value}".encode() if name.space in _INDEXED else None
+
+    def listed(self, name: Name) -> tuple[bytes, ...]:
+        """Return the key of a record, and that of its index if there is one."""
+        index = self.index(name)
+        return (self.record(name),) if index is None else (self.record(name), index)
 
     def channel(self, handle: str) -> bytes:
         """Return the channel by which a handle of the store is woken."""
@@ -190,30 +178,29 @@ def _escaped(text: str) -> str:
 
 def request(command: Command[Any], keys: Keys) -> Request:
     """Write a command (any but List) as one script call."""
+    if isinstance(command, Read):
+        return Request(READ, command.name, (keys.record(command.name),), ())
+    name: Name = command.name  # type: ignore[attr-defined]  # every command but List has one
+    is_lock = name.space is Space.LOCK
+    granting = (keys.record(name), keys.token(name)) if is_lock else keys.listed(name)
+    waking = (keys.record(name), keys.waiters(name)) if is_lock else granting
     match command:
         case Create():
-            name, fields = command.name, command.fields
-            is_lock = name.space is Space.LOCK
-            granted = (b"", b"", *_granted(name, fields, command.min_retention))
+            granted = (b"", b"", *_granted(name, command.fields, command.min_retention))
             if is_lock:
-                return Request(CREATE, name, _counting(name, keys), (*granted, _packed(command.forgotten)))
-            return Request(CREATE_LISTED, name, _counting(name, keys), granted)
+                return Request(CREATE, name, granting, (*granted, _packed(command.forgotten)))
+            return Request(CREATE_LISTED, name, granting, granted)
         case Remove():
-            name = command.name
-            expected = _expected(command.incarnation, command.revision)
-            if name.space is Space.LOCK:
-                return Request(REMOVE, name, keys.removing(name.key), (*expected, _PUT_BACK_LIFE))
-            return Request(REMOVE_LISTED, name, _waking(name, keys), (*expected, name.part.encode()))
-        case Read(name):
-            return Request(READ, name, (keys.record(name),), ())
-        case Extend(name, fields, incarnation, revision):
-            is_lock = name.space is Space.LOCK
-            extended = (*_expected(incarnation, revision), _packed(fields), name.part.encode())
-            return Request(EXTEND if is_lock else EXTEND_LISTED, name, _waking(name, keys), extended)
-        case Replace(name, fields, incarnation, revision):
-            is_lock = name.space is Space.LOCK
-            replaced = (incarnation.encode(), revision.encode(), *_granted(name, fields, command.min_retention))
-            return Request(REPLACE if is_lock else REPLACE_LISTED, name, _counting(name, keys), replaced)
+            expected = _expected(command)
+            if is_lock:
+                return Request(REMOVE, name, (*waking, keys.token(name)), (*expected, _PUT_BACK_LIFE))
+            return Request(REMOVE_LISTED, name, waking, (*expected, name.part.encode()))
+        case Extend():
+            extended = (*_expected(command), _packed(command.fields), name.part.encode())
+            return Request(EXTEND if is_lock else EXTEND_LISTED, name, waking, extended)
+        case Replace():
+            replaced = (*_expected(command), *_granted(name, command.fields, command.min_retention))
+            return Request(REPLACE if is_lock else REPLACE_LISTED, name, granting, replaced)
         case _:
             raise TypeError(f"not a command for a store: {type(command).__name__}")
 
@@ -248,25 +235,8 @@ def _granted(name: Name, fields: Mapping[str, str], min_retention: float) -> tup
     return os.urandom(12).hex().encode(), b"%d" % life, _packed(fields), last
 
 
-def _counting(name: Name, keys: Keys) -> tuple[bytes, ...]:
-    if name.space is Space.LOCK:
-        return keys.granting(name.key)
-    return _indexed(name, keys)
-
-
-def _waking(name: Name, keys: Keys) -> tuple[bytes, ...]:
-    if name.space is Space.LOCK:
-        return keys.waking(name.key)
-    return _indexed(name, keys)
-
-
-def _indexed(name: Name, keys: Keys) -> tuple[bytes, ...]:
-    index = keys.index(name)
-    return (keys.record(name),) if index is None else (keys.record(name), index)
-
-
-def _expected(incarnation: str | None, revision: str | None) -> tuple[bytes, bytes]:
-    return (incarnation or "").encode(), (revision or "").encode()
+def _expected(command: Extend | Replace | Remove) -> tuple[bytes, bytes]:
+    return (command.incarnation or "").encode(), (command.revision or "").encode()
 
 
 _COUNTER_LIFE: Final = b"%d" % FOR_EVER

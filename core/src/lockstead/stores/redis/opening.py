@@ -93,7 +93,7 @@ def opened(
     except StoreError:
         raise
     except Exception as error:
-        raise StoreRefused(f"no connection to Redis can be made: {type(error).__name__}: {error}") from error
+        raise StoreRefused(f"cannot connect to Redis: {type(error).__name__}: {error}") from error
     try:
         made.open(bounds, where, is_master=is_master)
     except BaseException as error:

@@ -7,13 +7,14 @@ is answered NOSCRIPT, MOVED or ASK was not applied, so asking again is not a rep
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeAlias, TypeVar
 
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.frozen import frozen
 from lockstead.script import Script
+from lockstead.stores.kept import MALFORMED
 from lockstead.stores.redis.access import Access, Address, Kind
 from lockstead.stores.redis.encoding import Request
 from lockstead.stores.redis.errors import code_of, refusal
@@ -130,44 +131,51 @@ class BySentinel(Route):
             self._master = None
 
     def _asked(self) -> Asking[Address]:
-        silent: StoreError | None = None
-        knows_none = False
-        for count, sentinel in enumerate(self._sentinels):
-            share = 1.0 / (len(self._sentinels) - count + 1)
-            words: Words = (b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._service.encode())
-            try:
-                reply = (yield Ask(sentinel, (words,), share, to_sentinel=True))[0]
-            except StoreError as error:
-                silent = error
-                continue
-            if isinstance(reply, ServerError):
-                silent = _of_sentinel(reply, sentinel)
-            elif reply is None:
-                knows_none = True
-            else:
-                # a Sentinel that answers is asked first the next time: others may be down
-                self._sentinels = (sentinel, *(one for one in self._sentinels if one != sentinel))
-                return _address(reply, sentinel)
-        if knows_none:
+        words = (b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._service.encode())
+        nobody = f"no Sentinel says where the master of {self._service!r} is"
+        sentinel, master = yield from _in_turn(self._sentinels, words, self._named, nobody, to_sentinel=True)
+        # a Sentinel that answers is asked first the next time: others may be down
+        self._sentinels = (sentinel, *(one for one in self._sentinels if one != sentinel))
+        return master
+
+    def _named(self, reply: Any, sentinel: Address) -> Address:
+        if reply is None:
             raise StoreRefused(
                 f"the Sentinels know no service {self._service!r}; name it as their `sentinel monitor` does"
             )
-        if isinstance(silent, StoreRefused):
-            raise silent
-        raise StoreUnavailable(f"no Sentinel says where the master of {self._service!r} is ({silent})")
+        if isinstance(reply, ServerError):
+            if code_of(reply) == "no command":
+                raise StoreRefused(f"{endpoint(sentinel)} is not a Sentinel; write redis://, or correct the address")
+            raise refusal(reply, endpoint(sentinel))
+        try:
+            return reply[0].decode(), int(reply[1])
+        except MALFORMED:
+            raise StoreRefused(f"{endpoint(sentinel)} does not name a master as a Sentinel does") from None
 
 
-def _address(reply: Any, sentinel: Address) -> Address:
-    try:
-        return reply[0].decode(), int(reply[1])
-    except (TypeError, ValueError, IndexError, AttributeError):
-        raise StoreRefused(f"{endpoint(sentinel)} does not name a master as a Sentinel does") from None
+def _in_turn(
+    servers: Sequence[Address],
+    words: Words,
+    read: Callable[[Any, Address], T],
+    nobody: str,
+    *,
+    to_sentinel: bool = False,
+) -> Asking[tuple[Address, T]]:
+    """Ask servers one after the other until one says what `read` takes; return that server, and what was read.
 
-
-def _of_sentinel(reply: ServerError, address: Address) -> StoreError:
-    if "unknown command" in str(reply).lower():
-        return StoreRefused(f"{endpoint(address)} is not a Sentinel; write redis://, or correct the address")
-    return refusal(reply, endpoint(address))
+    Each has a fair share of the time. Raises StoreRefused if any refuses, else StoreUnavailable, which says nobody.
+    """
+    failed: StoreError | None = None
+    for count, server in enumerate(servers):
+        share = 1.0 / (len(servers) - count + 1)
+        try:
+            reply = (yield Ask(server, (words,), share, to_sentinel))[0]
+            return server, read(reply, server)
+        except StoreError as error:
+            failed = failed if isinstance(failed, StoreRefused) else error
+    if isinstance(failed, StoreRefused):
+        raise failed
+    raise StoreUnavailable(f"{nobody} ({failed})")
 
 
 class ByCluster(Route):
@@ -210,38 +218,25 @@ class ByCluster(Route):
         """Allow it: the slot is on its way there."""
 
     def _refreshed(self) -> Asking[None]:
-        silent: StoreError | None = None
         nodes = tuple(dict.fromkeys((*self._slots.values(), *self._seeds)))
-        for count, node in enumerate(nodes):
-            share = 1.0 / (len(nodes) - count + 1)
-            try:
-                reply = (yield Ask(node, ((b"CLUSTER", b"SLOTS"),), share))[0]
-            except StoreError as error:
-                silent = error
-                continue
-            if isinstance(reply, ServerError):
-                silent = refusal(reply, endpoint(node))
-                if isinstance(silent, StoreRefused):
-                    raise silent
-                continue
-            slots = _slots(reply, node)
-            if slots:
-                self._slots, self._is_stale = slots, False
-                return
-        if isinstance(silent, StoreRefused):
-            raise silent
-        raise StoreUnavailable(f"no node of the Cluster says which slots it has ({silent})")
+        nobody = "no node of the Cluster says which slots it has"
+        _, self._slots = yield from _in_turn(nodes, (b"CLUSTER", b"SLOTS"), _slots, nobody)
+        self._is_stale = False
 
 
 def _slots(reply: Any, asked: Address) -> dict[int, Address]:
+    if isinstance(reply, ServerError):
+        raise refusal(reply, endpoint(asked))
     slots: dict[int, Address] = {}
     try:
         for first, last, master, *_replicas in reply:
             # a node that does not know its own address says nothing: it is the one that was asked
             address = (master[0].decode() if master[0] else asked[0], int(master[1]))
             slots.update(dict.fromkeys(range(max(0, first), min(SLOTS, last + 1)), address))
-    except (TypeError, ValueError, IndexError, AttributeError):
+    except MALFORMED:
         raise StoreRefused(f"{endpoint(asked)} does not name its slots as a Redis Cluster does") from None
+    if not slots:
+        raise StoreUnavailable(f"{endpoint(asked)} knows of no slots")
     return slots
 
 

@@ -6,7 +6,6 @@ does `scripts`, and which server it is `route`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -25,9 +24,8 @@ from lockstead.stores.loops import PerLoop
 from lockstead.stores.port import StoreBase
 from lockstead.stores.redis.access import Access, Address
 from lockstead.stores.redis.aio_driver import AsyncDriver
-from lockstead.stores.redis.connection import Connection, connected
 from lockstead.stores.redis.driver import Driver
-from lockstead.stores.redis.encoding import Keys, Request, answer, request
+from lockstead.stores.redis.encoding import Keys, answer, request
 from lockstead.stores.redis.listing import listed
 from lockstead.stores.redis.resp import Words
 from lockstead.stores.redis.route import Ask, Asking, call, call_many, route
@@ -48,10 +46,6 @@ def traits_of(scheme: str) -> Traits:
     return Traits(scheme=scheme, guarantee=GUARANTEE, clock=StoreClock.ONE_CLOCK, tokens=TokenSource.NATIVE)
 
 
-ENROL_LIMIT: Final = 1.0
-"""Seconds that a request of the watching thread may take."""
-
-
 class RedisStore(StoreBase):
     """Records as hashes in Redis. Promises no more than Redis does: see `Traits.guarantee`."""
 
@@ -69,9 +63,7 @@ class RedisStore(StoreBase):
         self._route = route(self._access)
         self._driver = Driver(self.url, self._access, self._route)
         self._drivers = PerLoop(partial(AsyncDriver, self.url, self._access, self._route), AsyncDriver.aclose)
-        self._watches = Watches(
-            self._keys, known=self._route.known, find=self._found, connect=self._listener, ask=self._asked
-        )
+        self._watches = Watches(self._keys, self._access, self._route, self._driver)
 
     def perform(self, command: Command[A], limit: float) -> A:
         """Carry out one command within `limit` seconds: one script call, but for a listing."""
@@ -135,15 +127,6 @@ class RedisStore(StoreBase):
     def subscribe(self, name: Name, on_change: Callable[[bool], None]) -> Subscription:
         """Call on_change(is_free) whenever the record changes and it is this process's turn, until it is closed."""
         return self._watches.subscribe(name, on_change)
-
-    def _found(self, record: bytes) -> Address:
-        return self._driver.run(self._route.find(record), Bounds(ENROL_LIMIT))
-
-    def _listener(self, address: Address, limit: float) -> Connection:
-        return connected(self._access, (address, False), time.monotonic() + limit)
-
-    def _asked(self, requests: Sequence[Request]) -> list[Any]:
-        return self._driver.run(call_many(requests, self._route), Bounds(ENROL_LIMIT))
 
     # --- examining -----------------------------------------------------------------------------------------------
 

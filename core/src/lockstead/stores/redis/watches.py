@@ -13,23 +13,29 @@ import random
 import select
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import takewhile
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.protocol.commands import Command, Conflict, Create, Read, Replace, Snapshot
-from lockstead.stores.redis.access import Address
-from lockstead.stores.redis.connection import Connection
+from lockstead.stores.bounds import Bounds
+from lockstead.stores.redis.access import Access, Address
+from lockstead.stores.redis.connection import Connection, connected
+from lockstead.stores.redis.driver import Driver
 from lockstead.stores.redis.encoding import Keys, Request, enrol, pass_on
 from lockstead.stores.redis.messages import Messages
+from lockstead.stores.redis.route import Route, call_many
 from lockstead.stores.redis.scripts import CHANGED
 from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
 from lockstead.values import Name, Space
 
 LISTENS_WITHIN: Final = 5.0
 """Seconds in which a connection must listen; meanwhile subscribers poll."""
+
+ASK_LIMIT: Final = 1.0
+"""Seconds that a request of this module may take."""
 
 ENROLS_AGAIN: Final = 20.0
 """Seconds after which a process enrols again: the list of a record lasts for a minute after the last one came."""
@@ -60,30 +66,17 @@ FORGETS_ABOVE: Final = 1000
 _GRANTS: Final = (Create, Replace)
 _CHANGED: Final = CHANGED.encode()
 
-Ask: TypeAlias = "Callable[[Sequence[Request]], list[Any]]"
-"""Carries out script calls, and returns for each the answer of its script, or its StoreError."""
-
 
 class Watches:
     """The subscriptions of one process to the records of one store. Safe to share; replaced in a forked child."""
 
-    def __init__(
-        self,
-        keys: Keys,
-        *,
-        known: Callable[[bytes], Address | None],
-        find: Callable[[bytes], Address],
-        connect: Callable[[Address, float], Connection],
-        ask: Ask,
-    ) -> None:
-        """known and find name the server of a record's key, find by asking for it; connect takes seconds at most."""
+    def __init__(self, keys: Keys, access: Access, route: Route, driver: Driver) -> None:
         self.subscriptions = Subscriptions[Name]()
         self.channel = keys.channel(os.urandom(8).hex())
         self.keys = keys
-        self.known = known
-        self.find = find
-        self.connect = connect
-        self.ask = ask
+        self._access = access
+        self._route = route
+        self._driver = driver
         self.lock = threading.Lock()
         self.is_open = True
         self.listeners: dict[Address | None, Listener] = {}
@@ -129,7 +122,7 @@ class Watches:
 
     def place(self, name: Name) -> None:
         """Have a record watched on its server. Makes no request: one whose server is not known is looked for."""
-        address = self.known(self.keys.record(name))
+        address = self.known(name)
         with self.lock:
             if not self.is_open:
                 return
@@ -145,6 +138,22 @@ class Watches:
             self.homes[name] = listener
             listener.fresh.add(name)
             listener.wake()
+
+    def known(self, name: Name) -> Address | None:
+        """Return the server of a record, if that need not be asked first."""
+        return self._route.known(self.keys.record(name))
+
+    def find(self, name: Name) -> Address:
+        """Return the server of a record. Raises StoreError."""
+        return self._driver.run(self._route.find(self.keys.record(name)), Bounds(ASK_LIMIT))
+
+    def ask(self, requests: Sequence[Request]) -> list[Any]:
+        """Return for each request the answer of its script, or its StoreError."""
+        return self._driver.run(call_many(requests, self._route), Bounds(ASK_LIMIT))
+
+    def connect(self, address: Address) -> Connection:
+        """Return a connection to listen on. Raises StoreError."""
+        return connected(self._access, (address, False), time.monotonic() + LISTENS_WITHIN)
 
     def since(self, name: Name) -> bytes:
         """Return the place of this process among the waiters for a record; empty if it has none."""
@@ -192,7 +201,7 @@ class Listener:
 
     def watches(self, name: Name) -> bool:
         """Return whether this process is enrolled for a record, and there is where it is to be."""
-        return name in self._enrolled and self._watches.known(self._watches.keys.record(name)) in (None, self.address)
+        return name in self._enrolled and self._watches.known(name) in (None, self.address)
 
     def wake(self) -> None:
         """Have the thread look what there is to do."""
@@ -241,7 +250,7 @@ class Listener:
         with watches.lock:
             fresh = [*self.fresh]
         for name in fresh:
-            if name in self._subscriptions and watches.find(watches.keys.record(name)) == self.address:
+            if name in self._subscriptions and watches.find(name) == self.address:
                 continue
             with watches.lock:
                 self.fresh.discard(name)
@@ -254,7 +263,7 @@ class Listener:
         """Listen until there was no subscription for long. Raises when the connection is lost."""
         if self.address is None or not self.fresh:
             return
-        connection = self._watches.connect(self.address, LISTENS_WITHIN)
+        connection = self._watches.connect(self.address)
         try:
             # a process that enrols before it listens is taken for dead
             self._serve(Messages(connection, self._watches.channel, LISTENS_WITHIN))
@@ -388,7 +397,7 @@ class Listener:
                 self._subscriptions.changed(name)
         else:  # subscribers poll
             self._loose[name] = now + PAUSE_MAX
-        if watches.known(watches.keys.record(name)) != self.address:
+        if watches.known(name) != self.address:
             self._forget(name)
             watches.place(name)
 
