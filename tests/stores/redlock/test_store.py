@@ -27,7 +27,9 @@ from lockstead.protocol.commands import (
     Snapshot,
 )
 from lockstead.protocol.expiry import holder_deadline, record_lifetime
+from lockstead.stores import url
 from lockstead.stores.bootclock import boot_now
+from lockstead.stores.examination import Severity
 from lockstead.stores.redlock.masters import Exchange
 from lockstead.stores.redlock.scripts import RIGHTS
 from lockstead.stores.redlock.store import RedlockStore
@@ -682,8 +684,6 @@ def test_out_of_memory_counts_as_down_and_says_so(opened: Callable[..., RedlockS
 
 
 def test_one_server_under_two_names_is_refused(three: RedlockPlace, space: str) -> None:
-    from lockstead.stores import url
-
     ports = list(three.ports)
     store = url.open_store(f"redlock://127.0.0.1:{ports[0]},localhost:{ports[0]},127.0.0.1:{ports[1]}?restart_delay=0")
 
@@ -711,8 +711,6 @@ def test_replicas_are_no_masters(opened: Callable[..., RedlockStore], three: Red
 
 
 def test_h22_a_wrong_password_is_refused_and_not_shown(three: RedlockPlace, space: str) -> None:
-    from lockstead.stores import url
-
     for server in three.servers:
         on(server, "ACL", "SETUSER", "somebody", "on", ">right", "~*", "+@all")
     hosts = ",".join(f"127.0.0.1:{port}" for port in three.ports)
@@ -750,6 +748,17 @@ def test_the_doctor_looks_at_every_master(opened: Callable[..., RedlockStore], t
     young = {one.check for one in opened("restart_delay=100000").examine(Name, LIMIT)}
     assert "master.age" in young
     assert "master.persistence" not in young
+
+
+def test_the_doctor_goes_on_where_it_may_read_neither_clocks_nor_settings(three: RedlockPlace, space: str) -> None:
+    for server in three.servers:
+        on(server, "ACL", "SETUSER", "somebody", "on", ">right", "~*", "+@all", "-time", "-config")
+    hosts = ",".join(f"127.0.0.1:{port}" for port in three.ports)
+    store = url.open_store(f"redlock://somebody:right@{hosts}?restart_delay=0")
+    assert isinstance(store, RedlockStore)
+    noted = {one.check for one in store.examine(Name, LIMIT) if one.severity is Severity.NOTE}
+    assert {"master.settings", "masters.clocks"} <= noted
+    store.close()
 
 
 def test_nothing_of_the_tests_is_left(tmp_path: Path) -> None:

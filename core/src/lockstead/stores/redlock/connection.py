@@ -164,11 +164,11 @@ class Master:
         """`host:port`."""
         return endpoint(self.address)
 
-    def may_vote_at(self, line: MasterConnection) -> float:
+    def may_vote_at(self, connection: MasterConnection) -> float:
         """Return the instant (boot clock) from which this server may vote: leases that it lost are over then."""
         if self.restart_delay <= 0:
             return 0.0
-        return max(line.identity.started_before, self.replaced_at) + self.restart_delay
+        return max(connection.identity.started_before, self.replaced_at) + self.restart_delay
 
     def take(self) -> MasterConnection | None:
         """Return an idle open connection, if any; one with outstanding answers first, to keep the order."""
@@ -176,39 +176,39 @@ class Master:
             with self.lock:
                 if not self.idle:
                     return None
-                at = next((at for at, line in enumerate(self.idle) if line.awaits), len(self.idle) - 1)
-                line = self.idle.pop(at)
-            if line.is_open:
-                return line
+                at = next((at for at, connection in enumerate(self.idle) if connection.awaits), len(self.idle) - 1)
+                connection = self.idle.pop(at)
+            if connection.is_open:
+                return connection
 
-    def give_back(self, line: MasterConnection) -> None:
+    def give_back(self, connection: MasterConnection) -> None:
         """Return a connection to the pool."""
         with self.lock:
-            if self.is_open and line.is_open and len(self.idle) < IDLE_MAX:
-                self.idle.append(line)
+            if self.is_open and connection.is_open and len(self.idle) < IDLE_MAX:
+                self.idle.append(connection)
                 return
-        line.close()
+        connection.close()
 
     def connect(self) -> MasterConnection:
         """Connect, load the script and identify the server. Raises StoreError: no command was sent. Blocks."""
         bounds = Bounds(DIAL_LIMIT)
-        connection = connected(self.access, (self.address, False), bounds.ends_at)
+        opened = connected(self.access, (self.address, False), bounds.ends_at)
         try:
-            info, sha = connection.exchange([(b"INFO", b"server"), (b"SCRIPT", b"LOAD", SCRIPT)], bounds)
+            info, sha = opened.exchange([(b"INFO", b"server"), (b"SCRIPT", b"LOAD", SCRIPT)], bounds)
             if isinstance(sha, ServerError):
                 raise refusal(sha, self.where, RIGHTS)
-            return MasterConnection(connection, self._identity(info))
+            return MasterConnection(opened, self._identity(info))
         except (OutcomeUnknown, *MALFORMED) as error:
-            connection.close()
-            raise StoreUnavailable(f"no connection to Redis at {self.where} ({error})") from error
+            opened.close()
+            raise StoreUnavailable(f"cannot connect to Redis at {self.where}: {error}") from error
         except BaseException:
-            connection.close()
+            opened.close()
             raise
 
     def dial(self) -> MasterConnection | None:
         """Connect, identify the server and send pending removals; None and `trouble` if that fails. Blocks."""
         try:
-            line = self.connect()
+            connection = self.connect()
         except StoreError as error:
             with self.lock:
                 self.trouble = error
@@ -217,17 +217,17 @@ class Master:
             return None
         with self.lock:
             self.trouble, self.down_until, self.down_for = None, 0.0, 0.0
-            if self.run_id and self.run_id != line.identity.run_id:
+            if self.run_id and self.run_id != connection.identity.run_id:
                 # another server at this address, whatever its uptime: it may not have the earlier one's records
                 self.replaced_at = boot_now()
-            self.run_id = line.identity.run_id
+            self.run_id = connection.identity.run_id
             owed = [(identity, pending.packed) for identity, pending in self.pending_removals.items()]
         if owed:
-            line.post(
+            connection.post(
                 b"".join(packed for _id, packed in owed),
                 [self.removal_confirmed(identity) for identity, _packed in owed],
             )
-        return line
+        return connection
 
     def removal_confirmed(self, incarnation: str) -> OnAnswer:
         """Return the callback for the answer to a pending removal."""

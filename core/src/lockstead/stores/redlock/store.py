@@ -109,18 +109,7 @@ class RedlockStore(StoreBase):
         Raises StoreUnavailable (certainly not done, nor will be), OutcomeUnknown (deciding masters did not answer) or
         StoreRefused.
         """
-        answer: object
-        match command:
-            case Create() | Replace():
-                answer = self._vote(command, limit)
-            case Extend() if command.revision is not None:
-                answer = self._vote(command, limit)
-            case Read() | Extend() | Remove():
-                answer = self._simple([command], limit)[0]
-            case List():
-                answer = self._list(command, limit)
-            case _:
-                raise TypeError(f"not a command for a store: {type(command).__name__}")
+        (answer,) = self.perform_many([command], limit)
         if isinstance(answer, StoreError):
             raise answer
         return cast(A, answer)
@@ -128,24 +117,32 @@ class RedlockStore(StoreBase):
     def perform_many(self, commands: Sequence[Command[Any]], limit: float) -> list[Any]:
         """Return an answer or an error for each; commands without a vote go to each master in one pipeline."""
         ends_at = time.monotonic() + limit
-        answers: list[Any] = [None] * len(commands)
+        answers: dict[int, Any] = {}
         simple: dict[int, _Simple] = {}
         for at, command in enumerate(commands):
             if isinstance(command, Read | Remove) or (isinstance(command, Extend) and command.revision is None):
                 simple[at] = command
-        try:
-            if simple:
-                for at, answer in zip(simple, self._simple(list(simple.values()), limit), strict=True):
-                    answers[at] = answer
-        except StoreError as error:
-            answers = [error if at in simple else None for at in range(len(commands))]
+        if simple:
+            try:
+                answers |= zip(simple, self._simple(list(simple.values()), limit), strict=True)
+            except StoreError as error:
+                answers |= dict.fromkeys(simple, error)
         for at, command in enumerate(commands):
             if at not in simple:
                 try:
-                    answers[at] = self.perform(command, max(0.001, ends_at - time.monotonic()))
+                    answers[at] = self._alone(command, max(0.001, ends_at - time.monotonic()))
                 except StoreError as error:
                     answers[at] = error
-        return answers
+        return [answers[at] for at in range(len(commands))]
+
+    def _alone(self, command: Command[Any], limit: float) -> Listing | Snapshot | Conflict | Absent:
+        match command:
+            case Create() | Replace() | Extend():
+                return self._vote(command, limit)
+            case List():
+                return self._list(command, limit)
+            case _:
+                raise TypeError(f"not a command for a store: {type(command).__name__}")
 
     # --- without a vote ------------------------------------------------------------------------------------------
 
