@@ -250,9 +250,7 @@ def test_inside_run_the_ticket_is_the_one_of_that_run(files: Shell) -> None:
 def test_64_inside_run_the_lease_of_that_run_is_not_given_back(files: Shell) -> None:
     done = files.run("run", files.url(), "--", PROGRAM, "release")
     assert (done.code, done.out) == (64, "")
-    assert (
-        done.err == "lockstead: 'lockstead run' releases 'apt' when its command has ended; do not release it yourself\n"
-    )
+    assert done.err == "lockstead: 'lockstead run' releases 'apt' when its command ends; do not release it yourself\n"
 
 
 @pytest.mark.parametrize("now", [False, True], ids=["revoked", "ended"])

@@ -40,32 +40,33 @@ def release(ticket: str | None, store: str | None, drain: float | None, json: bo
     TICKET is what 'lockstead acquire' printed; '-' reads it from standard input. Default: LOCKSTEAD_TICKET.
     Waits for the processes that are attached to the lease.
     """
-    said, named = ticket_at(ticket, store)
+    parsed, place = ticket_at(ticket, store)
     # `run` exports both, and its own process works under the lease until the command has ended
-    if ticket == os.environ.get("LOCKSTEAD_TICKET") and os.environ.get("LOCKSTEAD_KEY") == said.key:
+    if ticket == os.environ.get("LOCKSTEAD_TICKET") and os.environ.get("LOCKSTEAD_KEY") == parsed.key:
         raise Failed(
-            Exit.USAGE, f"'lockstead run' releases {said.key!r} when its command has ended; do not release it yourself"
+            Exit.USAGE,
+            f"'lockstead run' releases {parsed.key!r} when its command ends; do not release it yourself",
         )
-    with opened(named) as client:
-        if not client.release(said, drain=drain):
-            _raise_not_released(client, said)
+    with opened(place) as client:
+        if not client.release(parsed, drain=drain):
+            _raise_not_released(client, parsed)
     if json:
-        out_json({"key": said.key, "holder": said.holder, "released": True})
+        out_json({"key": parsed.key, "holder": parsed.holder, "released": True})
     else:
-        out(f"{said.key} is released")
+        out(f"{parsed.key} is released")
     return Exit.OK
 
 
-def _raise_not_released(client: Client, said: LeaseTicket) -> None:
+def _raise_not_released(client: Client, parsed: LeaseTicket) -> None:
     """Raise Failed if members still work under the lease, or LeaseLost if it had ended before."""
     from lockstead import operations
     from lockstead.lease import converse
 
-    held = client.lock(said.key).inspect()
-    if held is not None and held.incarnation == said.incarnation:
+    held = client.lock(parsed.key).inspect()
+    if held is not None and held.incarnation == parsed.incarnation:
         raise Failed(
             Exit.NOT_ACQUIRED,
-            f"{said.key!r} is still held: a member still works under it; it ends with its ttl of {said.ttl:g} s",
+            f"{parsed.key!r} is still held: a member still works under it; it ends with its ttl of {parsed.ttl:g} s",
         )
     plain = operations.PLAIN
-    raise converse(client._engine, plain, operations.why_over(client._engine, said.key, plain, said))
+    raise converse(client._engine, plain, operations.why_over(client._engine, parsed.key, plain, parsed))

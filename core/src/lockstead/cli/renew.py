@@ -35,19 +35,19 @@ def renew(ticket: str | None, store: str | None, progress: str | None, json: boo
     TICKET is what 'lockstead acquire' printed; '-' reads it from standard input. Default: LOCKSTEAD_TICKET.
     An expired lease is extended if the lock has not been acquired since.
     """
-    said, named = ticket_at(ticket, store)
-    with opened(named) as client:
-        time_left = client.renew(said, progress=progress)
+    parsed, place = ticket_at(ticket, store)
+    with opened(place) as client:
+        time_left = client.renew(parsed, progress=progress)
     renew_before = time.time() + time_left
     if json:
         fields = {
-            "key": said.key,
-            "holder": said.holder,
-            "ttl": said.ttl,
+            "key": parsed.key,
+            "holder": parsed.holder,
+            "ttl": parsed.ttl,
             "time_left": round(time_left, 3),
             "renew_before": instant(renew_before),
         }
         out_json(fields)
     else:
-        out(f"{said.key} is renewed; renew it again before {date_text(renew_before)}")
+        out(f"{parsed.key} is renewed; renew it again before {date_text(renew_before)}")
     return Exit.OK

@@ -7,7 +7,6 @@ it is given each deadline, and a stop when the lease is lost.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -24,7 +23,7 @@ from lockstead.cli.signals import Signals
 from lockstead.cli.terminal import Terminal
 from lockstead.supervise import watchdog
 from lockstead.supervise.messages import kill_time, now, packed, unpacked
-from lockstead.supervise.processes import adopt_orphans, descendants, send_all
+from lockstead.supervise.processes import adopt_orphans, descendants, readable, send_all
 
 READY_WITHIN: Final = 10.0
 TAKES_OVER_FOR: Final = 10.0
@@ -158,7 +157,7 @@ class Section:
     def _await_ready(self) -> None:
         until = now() + READY_WITHIN
         while not self._heard:
-            if not _readable(until - now(), self._channel.fileno()):
+            if not readable(until - now(), self._channel.fileno()):
                 raise Failed(Exit.UNSURE, "the watchdog did not start in time; the command was not started")
             self._heard = self._channel.recv(65536)
             if not self._heard:
@@ -168,7 +167,7 @@ class Section:
         self._heard = self._heard.partition(b"\n")[2]
 
     def _listen(self, patience: float) -> None:
-        if self._channel.fileno() not in _readable(patience, self._channel.fileno(), self.signals.awake):
+        if self._channel.fileno() not in readable(patience, self._channel.fileno(), self.signals.awake):
             return
         try:
             heard = self._channel.recv(65536)
@@ -267,13 +266,6 @@ class Section:
                 return False
             if pid == self.group:
                 self.ended.status = status
-
-
-def _readable(patience: float, *descriptors: int) -> set[int]:
-    watched = select.poll()
-    for descriptor in descriptors:
-        watched.register(descriptor, select.POLLIN)
-    return {descriptor for descriptor, _ in watched.poll(max(0.0, patience) * 1000)}
 
 
 def _interpreter() -> list[str]:

@@ -1,4 +1,4 @@
-"""Process trees: listing the descendants of a process, and signalling them.
+"""Process trees: listing the descendants of a process, signalling them, and waiting for descriptors.
 
 Imports nothing from lockstead: the watchdog and the reaper read this file in a bare interpreter.
 """
@@ -6,6 +6,7 @@ Imports nothing from lockstead: the watchdog and the reaper read this file in a 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import time
@@ -194,6 +195,19 @@ def waits_for_a_stopped_child(pid: int) -> bool:
         return status[b"State"].split()[0] == b"D" and bool(pending >> signal.SIGTSTP - 1 & 1)
     except (OSError, KeyError, ValueError, IndexError):
         return False
+
+
+def readable(patience: float | None, *descriptors: int) -> set[int]:
+    """Return the descriptors that are readable or closed, after at most `patience` seconds (None: no limit).
+
+    Negative descriptors are left out.
+    """
+    watched = select.poll()
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            watched.register(descriptor, select.POLLIN)
+    timeout = None if patience is None else max(0.0, patience) * 1000
+    return {descriptor for descriptor, _event in watched.poll(timeout)}
 
 
 def group_lives(group: int) -> bool:

@@ -8,16 +8,15 @@ its neighbours, since one runs for each worker.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING or __name__ != "__main__":
-    from lockstead.supervise.processes import Process, all_processes, send_to, stat_of
+    from lockstead.supervise.processes import Process, all_processes, readable, send_to, stat_of
     from lockstead.supervise.tags import end_all, tagged
 else:
-    from processes import Process, all_processes, send_to, stat_of
+    from processes import Process, all_processes, readable, send_to, stat_of
     from tags import end_all, tagged
 
 GRACE = 1.0
@@ -73,15 +72,11 @@ def wait_for_the_end(tasks: RunningTasks, worker: int, start: int) -> None:
         pidfd = -1  # an old kernel
     is_open = True
     while _lives(worker, start):
-        watched = select.poll()
-        for descriptor in (pidfd, tasks.channel if is_open else -1):
-            if descriptor >= 0:
-                watched.register(descriptor, select.POLLIN)
         # a pidfd reports the worker's end, so there is nothing to check in between
-        patience = None if pidfd >= 0 else LOOK_EVERY * 1000
-        if any(descriptor == tasks.channel for descriptor, _ in watched.poll(patience)):
+        patience = None if pidfd >= 0 else LOOK_EVERY
+        if tasks.channel in readable(patience, pidfd, tasks.channel if is_open else -1):
             is_open = tasks.receive()
-    while is_open and tasks.receive() and _is_readable(tasks.channel):
+    while is_open and tasks.receive() and readable(0.0, tasks.channel):
         pass
 
 
@@ -91,12 +86,6 @@ def _lives(pid: int, start: int) -> bool:
     except (OSError, IndexError, ValueError):
         return False
     return one.is_alive and one.start == start
-
-
-def _is_readable(descriptor: int) -> bool:
-    watched = select.poll()
-    watched.register(descriptor, select.POLLIN)
-    return bool(watched.poll(0))
 
 
 def end_other_reapers(worker: int, start: int) -> None:
@@ -125,7 +114,7 @@ def main(worker: int, start: int, *, replaces: bool = False) -> None:
     if replaces:
         # wait until the running tasks are known; the worker sends them at once
         while not tasks.running and tasks.receive() and _lives(worker, start):
-            select.select([0], [], [], LOOK_EVERY)
+            readable(LOOK_EVERY, 0)
         end_other_reapers(worker, start)
     wait_for_the_end(tasks, worker, start)
     if tasks.running:

@@ -22,6 +22,7 @@ if TYPE_CHECKING or __name__ != "__main__":
         children_of,
         descendants,
         group_lives,
+        readable,
         send,
         send_all,
         waits_for_a_stopped_child,
@@ -33,6 +34,7 @@ else:
         children_of,
         descendants,
         group_lives,
+        readable,
         send,
         send_all,
         waits_for_a_stopped_child,
@@ -96,11 +98,7 @@ class Watchdog:
         """Supervise until the section is over, or until `run` is gone before the start."""
         self.report("ready", int(self.adopts))
         while not self.is_over():
-            watched = select.poll()
-            for descriptor in (self.wakes, self.failure, -1 if self.orphaned else self.channel):
-                if descriptor >= 0:
-                    watched.register(descriptor, select.POLLIN)
-            ready = {descriptor for descriptor, _ in watched.poll(self.poll_timeout())}
+            ready = readable(self.patience(), self.wakes, self.failure, -1 if self.orphaned else self.channel)
             if self.wakes in ready:
                 os.read(self.wakes, 4096)
             if self.failure in ready:
@@ -123,17 +121,17 @@ class Watchdog:
         self.report("gone")
         return True
 
-    def poll_timeout(self) -> float | None:
-        """Return the milliseconds until something is due; None before the command was started."""
+    def patience(self) -> float | None:
+        """Return the seconds until something is due; None before the command was started."""
         if not self.pid:
             return None
         if self.killed_at != NEVER:
-            return (SLEEP_MAX if self.stuck else PASS_EVERY) * 1000
+            return SLEEP_MAX if self.stuck else PASS_EVERY
         due = min(self.due_at(), self.ended_at + LINGER)
         if self.stopping_at != NEVER:
             due = kill_time(self.stopping_at, self.deadline, self.grace, self.reserve)
         longest = PASS_EVERY if self.ended_at != NEVER and not self.adopts else SLEEP_MAX
-        return max(0.0, min(due - now(), longest)) * 1000
+        return min(due - now(), longest)
 
     def due_at(self) -> float:
         """Return the instant at which stopping starts without a request."""

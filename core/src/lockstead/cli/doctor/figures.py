@@ -47,7 +47,9 @@ def of_time(answers: Sequence[TimedAnswer], traits: Traits) -> Iterator[Finding]
             yield Finding(Severity.OK, "clock", "the server itself drops what is not renewed")
         case StoreClock.ONE_CLOCK:
             yield _shared(answers)
-            yield from _set_apart(answers)
+            told = [one for one in answers if (one.seen.store_now or 0.0) > WALL_CLOCKS_SINCE]
+            if told:
+                yield _wall(told, 0.0, is_shared=True)
         case StoreClock.TWO_CLOCKS:
             yield from _dated(answers, traits)
 
@@ -64,19 +66,20 @@ def _shared(answers: Sequence[TimedAnswer]) -> Finding:
     return Finding(Severity.OK, "clock", "the time of a change and the time of an answer are of one clock")
 
 
-def _set_apart(answers: Sequence[TimedAnswer]) -> Iterator[Finding]:
-    """Yield how far the store's wall clock is from ours: a wrong clock will be set, which may end leases early."""
-    told = [one for one in answers if one.seen.store_now is not None and one.seen.store_now > WALL_CLOCKS_SINCE]
-    if not told:
-        return
-    skew, figures = _ahead(told, 0.0)
+def _wall(timed: Sequence[TimedAnswer], step: float, *, is_shared: bool) -> Finding:
+    """Return how far this machine's wall clock is from the store's. is_shared: leases depend on the store's clock."""
+    skew, figures = _ahead(timed, step)
     if abs(skew) <= SKEW_MAX:
-        yield Finding(Severity.OK, "clock.wall", "the store's clock agrees with this machine's", figures=figures)
-        return
-    text = f"the store's clock is {abs(skew):.0f} s {'behind' if skew > 0 else 'ahead of'} this machine's; one is wrong"
-    text += ", and if the store's is set forward, a held lease can be taken over early"
-    remedy = "find out which is wrong; slew the store's clock, or set it while no lock is held"
-    yield Finding(Severity.WARNING, "clock.wall", text, remedy, figures)
+        return Finding(Severity.OK, "clock.wall", "this machine's wall clock agrees with the store's", figures=figures)
+    text = f"this machine's wall clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the store's"
+    if is_shared:
+        # a wrong clock will be corrected some day
+        text = f"{text}: one is wrong, and if the store's is set forward, a held lease can be taken over early"
+        remedy = "find out which is wrong; slew the store's clock, or set it while no lock is held"
+        return Finding(Severity.WARNING, "clock.wall", text, remedy, figures)
+    remedy = "set the clock (NTP): locks do not depend on it, but displayed times and foreign programs do"
+    severity = Severity.NOTE if abs(skew) <= SKEW_FAR else Severity.WARNING
+    return Finding(severity, "clock.wall", text, remedy, figures)
 
 
 def _dated(answers: Sequence[TimedAnswer], traits: Traits) -> Iterator[Finding]:
@@ -94,7 +97,7 @@ def _dated(answers: Sequence[TimedAnswer], traits: Traits) -> Iterator[Finding]:
     else:
         yield Finding(Severity.OK, "clock.date", "every answer has a Date", figures=_steps(dated))
     yield _calibration(written, traits)
-    yield _skew(dated, traits)
+    yield _wall(dated, traits.clock_resolution, is_shared=False)
 
 
 def _steps(dated: Sequence[TimedAnswer]) -> dict[str, float]:
@@ -136,16 +139,6 @@ def _step_of(instants: Sequence[float]) -> float:
         if all(abs(at * 10**digits - round(at * 10**digits)) < 0.05 for at in instants):
             return float(10.0**-digits)
     return 1e-6
-
-
-def _skew(dated: Sequence[TimedAnswer], traits: Traits) -> Finding:
-    skew, figures = _ahead(dated, traits.clock_resolution)
-    if abs(skew) <= SKEW_MAX:
-        return Finding(Severity.OK, "clock.wall", "this machine's wall clock agrees with the store's", figures=figures)
-    text = f"this machine's wall clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the store's"
-    remedy = "set the clock (NTP): locks do not depend on it, but displayed times and foreign programs do"
-    severity = Severity.NOTE if abs(skew) <= SKEW_FAR else Severity.WARNING
-    return Finding(severity, "clock.wall", text, remedy, figures)
 
 
 # --- pace --------------------------------------------------------------------------------------------------------

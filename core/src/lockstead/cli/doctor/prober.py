@@ -248,15 +248,12 @@ class Prober:
         self._by_crew(list(found), remove)
 
     def _by_crew(self, names: list[Name], work: Callable[[Name], None]) -> None:
-        def run() -> None:
-            while True:
-                try:
-                    name = names.pop()
-                except IndexError:
-                    return
+        def run(part: list[Name]) -> None:
+            for name in part:
                 work(name)
 
-        self._in_threads([run] * min(CREW, len(names)), CLEANING_LIMIT)
+        parts = [names[first::CREW] for first in range(min(CREW, len(names)))]
+        self._in_threads([partial(run, part) for part in parts], CLEANING_LIMIT)
 
 
 def _made(ask: Callable[[Command[Any]], Any], command: Command[Any]) -> Snapshot | Removed | None:
