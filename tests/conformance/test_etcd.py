@@ -19,7 +19,7 @@ from lockstead.testing.conformance import (
     WaitingConformance,
 )
 from lockstead.testing.conformance.base import Suite
-from lockstead.testing.conformance.hostile import Spoil
+from lockstead.testing.conformance.hostile import Damage
 from lockstead.values import Name
 from tests.servers.etcd import EtcdPlace, ask
 
@@ -53,7 +53,7 @@ class OnEtcd(Suite):
         twin.close()
 
     @pytest.fixture
-    def spoil(self, etcd: EtcdPlace, space: str) -> Spoil:
+    def damage(self, etcd: EtcdPlace, space: str) -> Damage:
         def write(name: Name, garbage: bytes) -> bool:
             key = Root.at(space).slot(name, "a")
             ask(etcd.server.port, "kv/put", {"key": b64(key), "value": b64encode(garbage).decode()})

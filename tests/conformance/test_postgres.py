@@ -21,7 +21,7 @@ from lockstead.testing.conformance import (
     WaitingConformance,
 )
 from lockstead.testing.conformance.base import Suite
-from lockstead.testing.conformance.hostile import Spoil
+from lockstead.testing.conformance.hostile import Damage
 from lockstead.values import Name
 from tests.servers.places import place
 from tests.servers.postgres import USER, BouncerServer, PostgresPlace
@@ -65,7 +65,7 @@ class OnPostgres(Suite):
         twin.close()
 
     @pytest.fixture
-    def spoil(self, server: PostgresPlace, store: Store) -> Spoil:
+    def damage(self, server: PostgresPlace, store: Store) -> Damage:
         schema = store.url.partition("schema=")[2]
 
         def write(name: Name, garbage: bytes) -> bool:

@@ -20,7 +20,7 @@ from lockstead.testing.conformance import (
     WaitingConformance,
 )
 from lockstead.testing.conformance.base import Suite
-from lockstead.testing.conformance.hostile import Spoil
+from lockstead.testing.conformance.hostile import Damage
 from lockstead.values import Name
 from tests.servers.redis import ClusterPlace, RedisPlace, SecureRedisPlace, SentinelPlace
 
@@ -75,7 +75,7 @@ class OnRedis(_OnPlace):
     scheme = "redis"
 
     @pytest.fixture
-    def spoil(self, redis_place: RedisPlace, store: Store) -> Iterator[Spoil]:
+    def damage(self, redis_place: RedisPlace, store: Store) -> Iterator[Damage]:
         assert isinstance(store, RedisStore)
         keys, admin = store._keys, redis.Redis(port=redis_place.ports[0])
         kinds = iter(("whole", "fields", "list") * 100)

@@ -12,7 +12,7 @@ from lockstead.stores.port import Store
 from lockstead.stores.sqlite.store import SqliteStore
 from lockstead.testing.conformance import HostileConformance, StoreConformance, WaitingConformance
 from lockstead.testing.conformance.base import Suite
-from lockstead.testing.conformance.hostile import Spoil
+from lockstead.testing.conformance.hostile import Damage
 from lockstead.values import Name
 
 
@@ -32,7 +32,7 @@ class OnSqlite(Suite):
         twin.close()
 
     @pytest.fixture
-    def spoil(self, tmp_path: Path) -> Spoil:
+    def damage(self, tmp_path: Path) -> Damage:
         def write(name: Name, garbage: bytes) -> bool:
             connection = sqlite3.connect(tmp_path / "locks.db", isolation_level=None)
             at = (name.space.value, name.key, name.part)

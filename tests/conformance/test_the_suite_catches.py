@@ -26,7 +26,7 @@ from lockstead.protocol.commands import (
 )
 from lockstead.stores.memory.store import Memory, MemoryStore
 from lockstead.testing.conformance import StoreConformance
-from lockstead.testing.conformance.base import asking, asking_at_once
+from lockstead.testing.conformance.base import performing, performing_at_once
 from lockstead.values import Name
 
 
@@ -285,7 +285,7 @@ CAUGHT_BY: dict[type[MemoryStore], str] = {
     ExtendDropsOtherFields: "test_h24_h30_extend_merges_and_keeps_fields_it_was_not_given",
     ExtendDropsEmptyValues: "test_h24_h30_extend_merges_and_keeps_fields_it_was_not_given",
     ExtendSkipsWhatChangesNothing: "test_extend_keeps_the_incarnation_and_moves_the_revision",
-    ExtendCreatesWhatIsAbsent: "test_h12_a_removed_holder_finds_nothing_to_extend",
+    ExtendCreatesWhatIsAbsent: "test_what_is_not_there_is_absent",
     ExtendLeavesUpdatedAt: "test_h07_updated_at_moves_with_every_write_and_never_back",
     ReplaceForgetsTheRevision: "test_replace_refuses_a_record_that_was_renewed_in_between",
     ReplaceKeepsTheIncarnation: "test_replace_writes_a_new_incarnation_of_the_expected_state",
@@ -328,8 +328,8 @@ def broken_promises(kind: type[MemoryStore]) -> list[str]:
         given = {
             "store": store,
             "twin": kind(memory),
-            "ask": asking(store, Suite.limit),
-            "at_once": asking_at_once(store, Suite.limit),
+            "perform": performing(store, Suite.limit),
+            "at_once": performing_at_once(store, Suite.limit),
         }
         try:
             promise(**{parameter: given[parameter] for parameter in inspect.signature(promise).parameters})

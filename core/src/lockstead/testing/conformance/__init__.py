@@ -9,7 +9,7 @@
 
 The tests of a store with `aperform` also subclass `AwaitingConformance`; with `subscribe`, `WaitingConformance`; with
 `enqueue`, `QueueConformance`; with `perform_many`, `BatchConformance`. If other programs can write to the data, they
-also subclass `HostileConformance`, with a fixture `spoil` that does so.
+also subclass `HostileConformance`, with a fixture `damage` that does so.
 H-numbers are hazards of the lock protocol that the store must prevent. Must not know any store.
 """
 

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import pytest
 
 from lockstead.errors import StoreError
 from lockstead.protocol.commands import Command, Create, Extend
 from lockstead.stores.port import AsyncStore, Store
-from lockstead.testing.conformance.base import Ask, AskAtOnce, created, is_a, is_stored, shows
+from lockstead.testing.conformance.base import APT, Perform, PerformAtOnce, created, is_a, is_stored, shows
 from lockstead.testing.conformance.store import StoreConformance
 from lockstead.values import Name
-
-A = TypeVar("A")
-
-APT = Name("apt")
 
 
 class AwaitingConformance(StoreConformance):
@@ -30,34 +26,29 @@ class AwaitingConformance(StoreConformance):
             yield runner
 
     @pytest.fixture
-    def ask(self, store: Store, runner: asyncio.Runner) -> Ask:
+    def perform(self, store: Store, runner: asyncio.Runner) -> Perform:
         """Return a function that carries out a command by `aperform`."""
-
-        def asks(command: Command[A]) -> A:
-            return cast(A, runner.run(is_a(AsyncStore, store).aperform(command, self.limit)))  # type: ignore[type-abstract]
-
-        return asks
+        return lambda command: runner.run(_awaits(store).aperform(command, self.limit))
 
     @pytest.fixture
-    def at_once(self, store: Store, runner: asyncio.Runner) -> AskAtOnce:
+    def at_once(self, store: Store, runner: asyncio.Runner) -> PerformAtOnce:
         """Return a function that carries out commands concurrently by `aperform`, in one event loop."""
-        awaits = is_a(AsyncStore, store)  # type: ignore[type-abstract]
 
-        async def asked(command: Command[Any]) -> object:
+        async def perform(command: Command[Any]) -> object:
             try:
-                return await awaits.aperform(command, self.limit)
+                return await _awaits(store).aperform(command, self.limit)
             except StoreError as error:
                 return error
 
-        async def together(commands: Sequence[Command[Any]]) -> list[Any]:
-            return list(await asyncio.gather(*map(asked, commands)))
+        async def perform_all(commands: Sequence[Command[Any]]) -> list[Any]:
+            return list(await asyncio.gather(*map(perform, commands)))
 
-        return lambda commands: runner.run(together(commands))
+        return lambda commands: runner.run(perform_all(commands))
 
     def test_h18_a_cancelled_command_leaves_a_store_that_works(
-        self, store: Store, ask: Ask, runner: asyncio.Runner
+        self, store: Store, perform: Perform, runner: asyncio.Runner
     ) -> None:
-        awaits = is_a(AsyncStore, store)  # type: ignore[type-abstract]
+        awaits = _awaits(store)
 
         async def cancelled(turns: int) -> None:
             asking = asyncio.ensure_future(awaits.aperform(Create(Name(f"cancelled-{turns}"), {}), self.limit))
@@ -68,10 +59,10 @@ class AwaitingConformance(StoreConformance):
 
         for turns in range(12):
             runner.run(cancelled(turns))
-        is_stored(ask, APT, created(ask, APT))
+        is_stored(perform, APT, created(perform, APT))
 
     def test_every_event_loop_is_served_and_each_ends_by_itself(self, store: Store) -> None:
-        awaits = is_a(AsyncStore, store)  # type: ignore[type-abstract]
+        awaits = _awaits(store)
 
         async def touch() -> None:
             shows(await awaits.aperform(Extend(APT, {}, None), self.limit))
@@ -79,3 +70,7 @@ class AwaitingConformance(StoreConformance):
         store.perform(Create(APT, {}), self.limit)
         for _ in range(3):
             asyncio.run(touch())
+
+
+def _awaits(store: Store) -> AsyncStore:
+    return is_a(AsyncStore, store)  # type: ignore[type-abstract]

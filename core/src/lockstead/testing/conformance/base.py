@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from functools import partial
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 import pytest
 
@@ -17,24 +18,16 @@ from lockstead.protocol.commands import Command, Create, Extend, List, Read, Sna
 from lockstead.stores.port import Store
 from lockstead.values import Name, Space
 
-A = TypeVar("A")
 T = TypeVar("T")
 
-
-class Ask(Protocol):
-    """A function that carries out one command on the store under test; raises the store's errors."""
-
-    def __call__(self, command: Command[A]) -> A:
-        """Return the result."""
-        ...
+APT: Final = Name("apt")
 
 
-class AskAtOnce(Protocol):
-    """A function that carries out commands at the same instant; returns results and errors in their order."""
+Perform: TypeAlias = Callable[[Command[Any]], Any]
+"""A function that carries out one command on the store under test; raises the store's errors."""
 
-    def __call__(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        """Return, for each command, its result or the StoreError that was raised."""
-        ...
+PerformAtOnce: TypeAlias = Callable[[Sequence[Command[Any]]], list[Any]]
+"""A function that carries out commands at the same instant; returns results and errors in their order."""
 
 
 class Suite:
@@ -57,64 +50,55 @@ class Suite:
         raise NotImplementedError("a conformance class has a fixture `twin` that opens the place of `store` again")
 
     @pytest.fixture
-    def ask(self, store: Store) -> Ask:
+    def perform(self, store: Store) -> Perform:
         """Return a function that carries out a command by `perform`."""
-        return asking(store, self.limit)
+        return performing(store, self.limit)
 
     @pytest.fixture
-    def at_once(self, store: Store) -> AskAtOnce:
+    def at_once(self, store: Store) -> PerformAtOnce:
         """Return a function that carries out commands by `perform`, each in its own thread."""
-        return asking_at_once(store, self.limit)
+        return performing_at_once(store, self.limit)
 
 
-def asking(store: Store, limit: float) -> Ask:
+def performing(store: Store, limit: float) -> Perform:
     """Return a function that carries out a command by `perform`, within `limit` seconds."""
-
-    def asks(command: Command[A]) -> A:
-        return store.perform(command, limit)
-
-    return asks
+    return lambda command: store.perform(command, limit)
 
 
-def asking_at_once(store: Store, limit: float) -> AskAtOnce:
+def performing_at_once(store: Store, limit: float) -> PerformAtOnce:
     """Return a function that carries out commands by `perform`, each in its own thread, started together."""
 
-    def asks(commands: Sequence[Command[Any]]) -> list[Any]:
-        begun = threading.Barrier(len(commands))
+    def perform_all(commands: Sequence[Command[Any]]) -> list[Any]:
+        started = threading.Barrier(len(commands))
 
-        def asked(command: Command[Any]) -> object:
-            begun.wait(limit)
+        def perform(command: Command[Any]) -> object:
+            started.wait(limit)
             try:
                 return store.perform(command, limit)
             except StoreError as error:
                 return error
 
-        return in_threads([partial(asked, command) for command in commands])
+        return in_threads([partial(perform, command) for command in commands])
 
-    return asks
+    return perform_all
 
 
 def in_threads(jobs: Sequence[Callable[[], T]]) -> list[T]:
     """Run each job in its own thread and return the results in order; raises the first error."""
-    done: dict[int, T] = {}
-    failed: list[BaseException] = []
+    futures = [Future[T]() for _ in jobs]
 
-    def run(number: int, job: Callable[[], T]) -> None:
+    def run(future: Future[T], job: Callable[[], T]) -> None:
         try:
-            done[number] = job()
+            future.set_result(job())
         except BaseException as error:  # noqa: BLE001 - raised again below, in the thread of the test
-            failed.append(error)
+            future.set_exception(error)
 
-    threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in enumerate(jobs)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60.0)
-    if failed:
-        raise failed[0]
-    if len(done) < len(jobs):
-        raise AssertionError(f"{len(jobs) - len(done)} of {len(jobs)} commands did not come back within 60 s")
-    return [done[number] for number in range(len(jobs))]
+    for pair in zip(futures, jobs, strict=True):
+        # not by an executor, which would wait forever for a thread that hangs
+        threading.Thread(target=run, args=pair, daemon=True).start()
+    hanging = wait(futures, timeout=60.0).not_done
+    require(not hanging, f"{len(hanging)} of {len(jobs)} commands did not come back within 60 s")
+    return [future.result() for future in futures]
 
 
 def require(promise: bool, otherwise: str) -> None:
@@ -135,14 +119,14 @@ def is_a(kind: type[T], answer: object) -> T:
     return answer
 
 
-def created(ask: Ask, name: Name, fields: dict[str, str] | None = None) -> Snapshot:
+def created(perform: Perform, name: Name, fields: dict[str, str] | None = None) -> Snapshot:
     """Create a record that must be absent, and return it."""
-    return shows(ask(Create(name, {"v": "1", "identity": "first"} if fields is None else fields)))
+    return shows(perform(Create(name, {"v": "1", "identity": "first"} if fields is None else fields)))
 
 
-def is_stored(ask: Ask, name: Name, expected: Snapshot) -> None:
+def is_stored(perform: Perform, name: Name, expected: Snapshot) -> None:
     """Require that a record is the same as in an earlier result."""
-    seen = shows(ask(Read(name)))
+    seen = shows(perform(Read(name)))
     require(
         same_state(seen, expected) and dict(seen.fields) == dict(expected.fields),
         f"the record of {name} changed:\n  was {expected}\n  is  {seen}",
@@ -154,14 +138,14 @@ def same_state(one: Snapshot, other: Snapshot) -> bool:
     return (one.incarnation, one.revision) == (other.incarnation, other.revision)
 
 
-def listed(ask: Ask, space: Space, key: str | None = None, part_prefix: str = "") -> dict[Name, Snapshot]:
+def listed(perform: Perform, space: Space, key: str | None = None, part_prefix: str = "") -> dict[Name, Snapshot]:
     """Return a listing by name; fail if a name occurs twice."""
-    entries = ask(List(space, key, part_prefix)).entries
+    entries = perform(List(space, key, part_prefix)).entries
     names = [name for name, _ in entries]
     require(len(set(names)) == len(names), f"a listing names a record twice: {names}")
     return dict(entries)
 
 
-def touched(ask: Ask, name: Name, fields: dict[str, str] | None = None) -> Snapshot:
+def touched(perform: Perform, name: Name, fields: dict[str, str] | None = None) -> Snapshot:
     """Extend the current incarnation, whichever it is."""
-    return shows(ask(Extend(name, fields or {}, None)))
+    return shows(perform(Extend(name, fields or {}, None)))

@@ -7,16 +7,16 @@ from typing import Any
 from lockstead.errors import StoreError
 from lockstead.protocol.commands import Absent, Command, Conflict, Create, Extend, List, Read, Remove, Removed, Snapshot
 from lockstead.stores.port import Store, SupportsBatching
-from lockstead.testing.conformance.base import Ask, Suite, created, is_a, is_stored, require, shows
+from lockstead.testing.conformance.base import Perform, Suite, created, is_a, is_stored, require, shows
 from lockstead.values import Name, Space
 
 
 class BatchConformance(Suite):
     """The contract of `perform_many`, for stores that have it. Override the fixtures `store` and `twin`."""
 
-    def test_each_command_of_a_batch_gets_the_same_reply_as_alone(self, store: Store, ask: Ask) -> None:
+    def test_each_command_of_a_batch_gets_the_same_reply_as_alone(self, store: Store, perform: Perform) -> None:
         apt, yum, member = Name("apt"), Name("yum"), Name("apt", Space.MEMBER, "1/a")
-        one, two, three = created(ask, apt), created(ask, yum), created(ask, member)
+        one, two, three = created(perform, apt), created(perform, yum), created(perform, member)
         batch: list[tuple[Command[Any], type]] = [
             (Extend(apt, {"n": "1"}, one.incarnation), Snapshot),
             (Extend(member, {}, three.incarnation), Snapshot),
@@ -30,7 +30,7 @@ class BatchConformance(Suite):
             require(isinstance(answer, kind), f"{command} in a batch was answered {answer!r}")
         require(answers[0].fields["n"] == "1", "the fields of a batched Extend are missing")
         require(answers[0].incarnation == one.incarnation, "a batched Extend changed the incarnation")
-        is_stored(ask, yum, two)
+        is_stored(perform, yum, two)
         others: list[Command[Any]] = [
             Create(Name("new"), {"v": "1"}),
             Remove(yum, two.incarnation),
@@ -40,9 +40,9 @@ class BatchConformance(Suite):
         require(isinstance(made, Snapshot) and isinstance(gone, Removed), f"answered {made!r} and {gone!r}")
         require([name for name, _ in members.entries] == [member], f"a batched List shows {members}")
 
-    def test_many_leases_are_renewed_together(self, store: Store, ask: Ask) -> None:
+    def test_many_leases_are_renewed_together(self, store: Store, perform: Perform) -> None:
         names = [Name(f"key-{number}") for number in range(50)]
-        made = {name: shows(ask(Create(name, {"v": "1", "identity": name.key}, 60.0, "", 66.0))) for name in names}
+        made = {name: shows(perform(Create(name, {"v": "1", "identity": name.key}, 60.0, "", 66.0))) for name in names}
         answers = self._all(store, [Extend(name, {}, made[name].incarnation, lifetime=60.0) for name in names])
         for name, answer in zip(names, answers, strict=True):
             seen = shows(answer)

@@ -11,13 +11,12 @@ from lockstead.errors import StoreRefused
 from lockstead.protocol.commands import Conflict, Create, Read, Remove, Removed
 from lockstead.protocol.record import decode, is_ours
 from lockstead.reading import RECORD_BYTES_MAX
-from lockstead.testing.conformance.base import Ask, Suite, created, is_a, listed, require, shows
+from lockstead.testing.conformance.base import APT, Perform, Suite, created, is_a, listed, require, shows
 from lockstead.values import Name, Space
 
-Spoil: TypeAlias = "Callable[[Name, bytes], bool]"
+Damage: TypeAlias = "Callable[[Name, bytes], bool]"
 """A function that writes bytes as the stored content of a record; returns False if the server rejects them."""
 
-APT: Final = Name("apt")
 MEMBER: Final = Name("apt", Space.MEMBER, "1/x")
 OTHER: Final = Name("other")
 
@@ -36,32 +35,34 @@ GARBAGE: Final = (
 
 
 class HostileConformance(Suite):
-    """The contract for records that lockstead did not write. Override `spoil` too."""
+    """The contract for records that lockstead did not write. Override `damage` too."""
 
     @pytest.fixture
-    def spoil(self) -> Spoil:
+    def damage(self) -> Damage:
         """Return a function that damages an existing record."""
-        raise NotImplementedError("a class of this suite has a fixture `spoil` that damages a record")
+        raise NotImplementedError("a class of this suite has a fixture `damage` that damages a record")
 
     @pytest.mark.parametrize("name", [APT, MEMBER], ids=["lock", "member"])
-    def test_h24_an_unreadable_record_is_isolated_and_removable(self, ask: Ask, spoil: Spoil, name: Name) -> None:
-        created(ask, OTHER if name.space is Space.LOCK else Name("apt", Space.MEMBER, "1/y"))
+    def test_h24_an_unreadable_record_is_isolated_and_removable(
+        self, perform: Perform, damage: Damage, name: Name
+    ) -> None:
+        created(perform, OTHER if name.space is Space.LOCK else Name("apt", Space.MEMBER, "1/y"))
         taken = 0
         for garbage in GARBAGE:
-            made = created(ask, name)
-            if not spoil(name, garbage):
-                is_a(Removed, ask(Remove(name, made.incarnation)))
+            made = created(perform, name)
+            if not damage(name, garbage):
+                is_a(Removed, perform(Remove(name, made.incarnation)))
                 continue
             taken += 1
-            is_a(Conflict, ask(Create(name, {"v": "1", "identity": "thief"})))
-            seen = shows(ask(Read(name)))
+            is_a(Conflict, perform(Create(name, {"v": "1", "identity": "thief"})))
+            seen = shows(perform(Read(name)))
             require(is_ours(seen.fields), f"an operator could not remove {garbage[:40]!r}: {dict(seen.fields)}")
             with pytest.raises(StoreRefused, match="damaged"):
                 decode(name, seen.fields)
-            found = listed(ask, name.space)
-            require(len(found) == 2, f"{garbage[:40]!r} hides what stands beside it: {list(found)}")
+            found = listed(perform, name.space)
+            require(len(found) == 2, f"{garbage[:40]!r} hides another record: {list(found)}")
             require(found[name].incarnation == seen.incarnation, "a listing shows another incarnation than a Read")
-            is_a(Conflict, ask(Remove(name, seen.incarnation + "0")))
-            is_a(Removed, ask(Remove(name, seen.incarnation)))
-            require(len(listed(ask, name.space)) == 1, "what was removed is still listed")
+            is_a(Conflict, perform(Remove(name, seen.incarnation + "0")))
+            is_a(Removed, perform(Remove(name, seen.incarnation)))
+            require(len(listed(perform, name.space)) == 1, "what was removed is still listed")
         require(taken > 0, "no garbage could be written: this proves nothing")

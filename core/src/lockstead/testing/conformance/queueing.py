@@ -6,12 +6,10 @@ import threading
 import time
 
 from lockstead.protocol.commands import Conflict, Create, Extend, Read, Remove, Replace, Snapshot
-from lockstead.stores.port import ShowsQueue, Store, SupportsFifoQueue
-from lockstead.testing.conformance.base import Ask, Suite, is_a, require, shows
+from lockstead.stores.port import ShowsQueue, Store, Subscription, SupportsFifoQueue
+from lockstead.testing.conformance.base import APT, Perform, Suite, is_a, require, shows
 from lockstead.testing.conformance.waiting import QUIET, Changed
 from lockstead.values import Name
-
-APT = Name("apt")
 
 
 class QueueConformance(Suite):
@@ -20,110 +18,112 @@ class QueueConformance(Suite):
     A store with a queue must also implement `ShowsQueue`.
     """
 
-    def test_waiters_are_granted_in_queue_order(self, store: Store, twin: Store, ask: Ask) -> None:
-        held = shows(ask(_create("holder")))
-        with Place(store, "first", self.limit) as first, Place(twin, "second", self.limit) as second:
-            ask(Remove(APT, held.incarnation))
-            require(first.is_free(), "the first waiter was not told that it is its turn")
+    def test_waiters_are_granted_in_queue_order(self, store: Store, twin: Store, perform: Perform) -> None:
+        held = shows(perform(_create("holder")))
+        with QueuePlace(store, "first", self.limit) as first, QueuePlace(twin, "second", self.limit) as second:
+            perform(Remove(APT, held.incarnation))
+            require(first.is_free(), "the first waiter was not notified of its turn")
             for waiter_id, place in (("second", twin), ("newcomer", store)):
                 answer = place.perform(_create(waiter_id), self.limit)
                 require(isinstance(answer, Conflict) and answer.is_queued, f"{waiter_id} overtook the first: {answer}")
-            require(not second.free.is_set(), "the second waiter was told that it is its turn")
+            require(not second.free.is_set(), "the second waiter was notified out of turn")
             granted = shows(store.perform(_create("first"), self.limit))
-            ask(Remove(APT, granted.incarnation))
-            require(second.is_free(), "the second waiter was not told that it is its turn")
+            perform(Remove(APT, granted.incarnation))
+            require(second.is_free(), "the second waiter was not notified of its turn")
             shows(twin.perform(_create("second"), self.limit))
 
-    def test_the_first_waiter_is_called_at_each_change_of_the_record(self, store: Store, twin: Store, ask: Ask) -> None:
-        held = shows(ask(_create("holder")))
-        with Place(store, "first", self.limit) as first:
+    def test_the_first_waiter_is_called_at_each_change_of_the_record(
+        self, store: Store, twin: Store, perform: Perform
+    ) -> None:
+        held = shows(perform(_create("holder")))
+        with QueuePlace(store, "first", self.limit) as first:
             for number in ("1", "2"):
                 first.settle()
                 twin.perform(Replace(APT, {"v": "1", "n": number}, held.incarnation, held.revision, 30.0), self.limit)
-                require(first.changed.wait(self.limit / 2), "the first waiter was not called when the record changed")
-                held = shows(ask(Read(APT)))
-            require(not first.free.is_set(), "the first waiter was told that a record is gone which is there")
+                require(first.called(self.limit / 2), "the first waiter was not called when the record changed")
+                held = shows(perform(Read(APT)))
+            require(not first.free.is_set(), "the first waiter was notified that a present record is gone")
 
-    def test_a_waiter_that_enqueues_again_keeps_its_place(self, store: Store, twin: Store, ask: Ask) -> None:
-        held = shows(ask(_create("holder")))
-        with Place(store, "first", self.limit) as first, Place(twin, "second", self.limit) as second:
+    def test_a_waiter_that_enqueues_again_keeps_its_place(self, store: Store, twin: Store, perform: Perform) -> None:
+        held = shows(perform(_create("holder")))
+        with QueuePlace(store, "first", self.limit) as first, QueuePlace(twin, "second", self.limit) as second:
             first.subscription.close()
-            with Place(store, "first", self.limit) as again:
+            with QueuePlace(store, "first", self.limit) as again:
                 require(_queue(twin) == ["first", "second"], f"the queue is {_queue(twin)}")
-                ask(Remove(APT, held.incarnation))
-                require(again.is_free(), "the first waiter was not told that it is its turn")
-                require(not second.free.is_set(), "the second waiter was told that it is its turn")
+                perform(Remove(APT, held.incarnation))
+                require(again.is_free(), "the first waiter was not notified of its turn")
+                require(not second.free.is_set(), "the second waiter was notified out of turn")
 
-    def test_waiters_are_shown_in_the_order_of_the_queue(self, store: Store, twin: Store, ask: Ask) -> None:
-        require(_queue(store) == [], "a waiter is shown where nobody waits")
+    def test_waiters_are_shown_in_the_order_of_the_queue(self, store: Store, twin: Store, perform: Perform) -> None:
+        require(_queue(store) == [], "an empty queue shows a waiter")
         began = time.time()
-        held = shows(ask(_create("holder")))
-        with Place(store, "me/first", self.limit), Place(twin, "me/second", self.limit):
+        held = shows(perform(_create("holder")))
+        with QueuePlace(store, "me/first", self.limit), QueuePlace(twin, "me/second", self.limit):
             for shown_by in (store, twin):
                 seen = is_a(ShowsQueue, shown_by).standing(APT, self.limit)  # type: ignore[type-abstract]
                 require([one.who for one in seen] == ["me/first", "me/second"], f"the queue is shown as {seen}")
                 require(not any(one.is_stray for one in seen), "a waiter is shown as a stray entry")
                 # the times are from two clocks, in whole seconds
-                told = all(one.since is None or abs(one.since - began) < 60 + self.limit for one in seen)
-                require(told, f"the time since when a waiter waits is wrong: {seen}")
+                is_plausible = all(one.since is None or abs(one.since - began) < 60 + self.limit for one in seen)
+                require(is_plausible, f"the time since a waiter waits is wrong: {seen}")
         require(_queue(store) == [], "waiters that have left are still shown")
-        ask(Remove(APT, held.incarnation))
+        perform(Remove(APT, held.incarnation))
 
-    def test_a_grant_removes_the_waiter_from_the_queue(self, store: Store, ask: Ask) -> None:
-        held = shows(ask(_create("holder")))
-        with Place(store, "waiter", self.limit) as place:
-            ask(Remove(APT, held.incarnation))
-            require(place.is_free(), "the only waiter was not told that it is its turn")
-            granted = shows(ask(_create("waiter")))
-            ask(Remove(APT, granted.incarnation))
-            shows(ask(_create("newcomer")))
+    def test_a_grant_removes_the_waiter_from_the_queue(self, store: Store, perform: Perform) -> None:
+        held = shows(perform(_create("holder")))
+        with QueuePlace(store, "waiter", self.limit) as place:
+            perform(Remove(APT, held.incarnation))
+            require(place.is_free(), "the only waiter was not notified of its turn")
+            granted = shows(perform(_create("waiter")))
+            perform(Remove(APT, granted.incarnation))
+            shows(perform(_create("newcomer")))
 
-    def test_h18_a_place_that_was_left_holds_up_nobody(self, store: Store, twin: Store, ask: Ask) -> None:
-        held = shows(ask(_create("holder")))
-        with Place(store, "first", self.limit) as first, Place(twin, "second", self.limit) as second:
-            first.leave()
-            first.leave()
-            ask(Remove(APT, held.incarnation))
-            require(second.is_free(), "the waiter behind one that left was not told that it is its turn")
+    def test_h18_a_place_that_was_left_holds_up_nobody(self, store: Store, twin: Store, perform: Perform) -> None:
+        held = shows(perform(_create("holder")))
+        with QueuePlace(store, "first", self.limit) as first, QueuePlace(twin, "second", self.limit) as second:
+            first.close()
+            first.close()
+            perform(Remove(APT, held.incarnation))
+            require(second.is_free(), "the waiter behind one that left was not notified of its turn")
             shows(twin.perform(_create("second"), self.limit))
 
-    def test_h18_a_place_left_at_once_is_not_taken_afterwards(self, store: Store, ask: Ask) -> None:
-        held = shows(ask(_create("holder")))
+    def test_h18_a_place_left_at_once_is_not_taken_afterwards(self, store: Store, perform: Perform) -> None:
+        held = shows(perform(_create("holder")))
         queues = is_a(SupportsFifoQueue, store)  # type: ignore[type-abstract]
         for number in range(20):
             queues.enqueue(APT, f"hasty-{number}", lambda _is_free: None).close()
             queues.leave(APT, f"hasty-{number}", self.limit)
         time.sleep(QUIET)
         require(_queue(store) == [], f"waiters that left are in the queue: {_queue(store)}")
-        ask(Remove(APT, held.incarnation))
+        perform(Remove(APT, held.incarnation))
 
-    def test_a_place_ends_with_the_store_that_took_it(self, twin: Store, ask: Ask) -> None:
-        held = shows(ask(_create("holder")))
-        gone = Place(twin, "gone", self.limit)
+    def test_a_place_ends_with_the_store_that_took_it(self, twin: Store, perform: Perform) -> None:
+        held = shows(perform(_create("holder")))
+        gone = QueuePlace(twin, "gone", self.limit)
         gone.subscription.close()
         twin.close()
-        ask(Remove(APT, held.incarnation))
+        perform(Remove(APT, held.incarnation))
         ends_at = time.monotonic() + self.limit
-        while not isinstance(ask(_create("newcomer")), Snapshot):
+        while not isinstance(perform(_create("newcomer")), Snapshot):
             require(time.monotonic() < ends_at, "a place of a store that was closed still holds up others")
             time.sleep(0.05)
 
-    def test_a_subscriber_that_only_watches_takes_no_place(self, store: Store, ask: Ask) -> None:
-        held = shows(ask(_create("holder")))
+    def test_a_subscriber_that_only_watches_takes_no_place(self, store: Store, perform: Perform) -> None:
+        held = shows(perform(_create("holder")))
         with Changed(store) as changes:
             changes.settle()
-            ask(Remove(APT, held.incarnation))
-            shows(ask(_create("newcomer")))
-            shows(ask(Read(APT)))
+            perform(Remove(APT, held.incarnation))
+            shows(perform(_create("newcomer")))
+            shows(perform(Read(APT)))
 
-    def test_writes_without_a_waiter_pass_the_queue_and_keep_it(self, twin: Store, ask: Ask) -> None:
+    def test_writes_without_a_waiter_pass_the_queue_and_keep_it(self, twin: Store, perform: Perform) -> None:
         """A waiter blocks neither a renewal by the holder nor a break by an operator, and keeps its place."""
-        held = shows(ask(_create("holder")))
-        with Place(twin, "first", self.limit):
-            renewed = shows(ask(Extend(APT, {"said": "renewed"}, held.incarnation)))
-            broken = shows(ask(Replace(APT, {"v": "1"}, held.incarnation, renewed.revision, 30.0)))
-            ask(Remove(APT, broken.incarnation))
-            answer = ask(_create("newcomer"))
+        held = shows(perform(_create("holder")))
+        with QueuePlace(twin, "first", self.limit):
+            renewed = shows(perform(Extend(APT, {"said": "renewed"}, held.incarnation)))
+            broken = shows(perform(Replace(APT, {"v": "1"}, held.incarnation, renewed.revision, 30.0)))
+            perform(Remove(APT, broken.incarnation))
+            answer = perform(_create("newcomer"))
             require(isinstance(answer, Conflict) and answer.is_queued, f"a newcomer overtook a waiter: {answer}")
             shows(twin.perform(_create("first"), self.limit))
 
@@ -136,40 +136,31 @@ def _queue(store: Store) -> list[str]:
     return [one.who for one in is_a(ShowsQueue, store).standing(APT, 10.0)]  # type: ignore[type-abstract]
 
 
-class Place:
+class QueuePlace(Changed):
     """A waiter with a place in the queue, and the calls it has received."""
 
     def __init__(self, store: Store, waiter_id: str, limit: float) -> None:
-        self.changed = threading.Event()
         self.free = threading.Event()
-        self._store = is_a(SupportsFifoQueue, store)  # type: ignore[type-abstract]
         self._waiter_id = waiter_id
         self._limit = limit
-        self.subscription = self._store.enqueue(APT, waiter_id, self._on_turn)
+        super().__init__(store)
         ends_at = time.monotonic() + limit
         while waiter_id not in _queue(store):
             require(time.monotonic() < ends_at, f"{waiter_id} is not in the queue")
             time.sleep(0.01)
 
-    def __enter__(self) -> Place:
-        return self
+    def _subscribe(self, store: Store, name: Name) -> Subscription:
+        self._store = is_a(SupportsFifoQueue, store)  # type: ignore[type-abstract]
+        return self._store.enqueue(name, self._waiter_id, self._changed)
 
-    def __exit__(self, *_error: object) -> None:
-        self.leave()
-
-    def _on_turn(self, is_free: bool) -> None:
-        (self.free if is_free else self.changed).set()
-
-    def settle(self) -> None:
-        """Return once there are no more calls, so that the store is watching the record."""
-        while self.changed.wait(QUIET):
-            self.changed.clear()
+    def _changed(self, is_free: bool) -> None:
+        (self.free if is_free else self.seen).set()
 
     def is_free(self) -> bool:
         """Wait for the call with is_free; return whether it came within the limit."""
         return self.free.wait(self._limit)
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Leave the queue."""
-        self.subscription.close()
+        super().close()
         self._store.leave(APT, self._waiter_id, self._limit)

@@ -24,8 +24,9 @@ from lockstead.protocol.commands import (
 )
 from lockstead.stores.port import Store
 from lockstead.testing.conformance.base import (
-    Ask,
-    AskAtOnce,
+    APT,
+    Perform,
+    PerformAtOnce,
     Suite,
     created,
     in_threads,
@@ -37,7 +38,6 @@ from lockstead.testing.conformance.base import (
 )
 from lockstead.values import Name
 
-APT = Name("apt")
 CHILD_LIMIT = 30
 """Seconds after which a hanging child is killed by its own alarm."""
 
@@ -45,54 +45,47 @@ CHILD_LIMIT = 30
 class RacesConformance(Suite):
     """Many commands at the same instant."""
 
-    def test_h11_of_many_creates_one_wins(self, ask: Ask, at_once: AskAtOnce) -> None:
+    def test_h11_of_many_creates_one_wins(self, perform: Perform, at_once: PerformAtOnce) -> None:
         for turn in range(3):
             name = Name(f"apt-{turn}")
-            won = winner(at_once([Create(name, {"identity": str(n)}) for n in range(self.racers)]))
-            if won is not None:
-                is_stored(ask, name, won)
+            one_wins(perform, at_once, name, [Create(name, {"identity": str(n)}) for n in range(self.racers)])
 
-    def test_h11_of_many_replaces_of_one_state_one_wins(self, ask: Ask, at_once: AskAtOnce) -> None:
+    def test_h11_of_many_replaces_of_one_state_one_wins(self, perform: Perform, at_once: PerformAtOnce) -> None:
         for turn in range(3):
             name = Name(f"apt-{turn}")
-            dead = created(ask, name, {"identity": "dead"})
+            dead = created(perform, name, {"identity": "dead"})
             expected = (dead.incarnation, dead.revision)
-            won = winner(at_once([Replace(name, {"identity": str(n)}, *expected) for n in range(self.racers)]))
-            if won is not None:
-                is_stored(ask, name, won)
+            replaces = [Replace(name, {"identity": str(n)}, *expected) for n in range(self.racers)]
+            one_wins(perform, at_once, name, replaces)
 
-    def test_h11_of_many_extends_of_one_revision_one_wins(self, ask: Ask, at_once: AskAtOnce) -> None:
-        made = created(ask, APT)
+    def test_h11_of_many_extends_of_one_revision_one_wins(self, perform: Perform, at_once: PerformAtOnce) -> None:
+        made = created(perform, APT)
         expected = (made.incarnation, made.revision)
-        won = winner(at_once([Extend(APT, {"token": str(n)}, *expected) for n in range(self.racers)]))
-        if won is not None:
-            is_stored(ask, APT, won)
+        one_wins(perform, at_once, APT, [Extend(APT, {"token": str(n)}, *expected) for n in range(self.racers)])
 
-    def test_h11_a_take_over_and_a_renewal_do_not_both_win(self, ask: Ask, at_once: AskAtOnce) -> None:
+    def test_h11_a_take_over_and_a_renewal_do_not_both_win(self, perform: Perform, at_once: PerformAtOnce) -> None:
         for turn in range(8):
             name = Name(f"apt-{turn}")
-            made = created(ask, name, {"identity": "slow"})
+            made = created(perform, name, {"identity": "slow"})
             take_over = Replace(name, {"identity": "next"}, made.incarnation, made.revision)
-            won = winner(at_once([take_over, Extend(name, {"renewed": "1"}, made.incarnation)]))
-            if won is not None:
-                is_stored(ask, name, won)
+            one_wins(perform, at_once, name, [take_over, Extend(name, {"renewed": "1"}, made.incarnation)])
 
-    def test_h05_of_many_removes_one_removes(self, ask: Ask, at_once: AskAtOnce) -> None:
-        made = created(ask, APT)
+    def test_h05_of_many_removes_one_removes(self, perform: Perform, at_once: PerformAtOnce) -> None:
+        made = created(perform, APT)
         answers = at_once([Remove(APT, made.incarnation) for _ in range(self.racers)])
         removed = [answer for answer in answers if isinstance(answer, Removed)]
         unclear = [answer for answer in answers if isinstance(answer, OutcomeUnknown)]
         require(len(removed) == 1 or (bool(unclear) and not removed), f"{len(removed)} removed one record: {answers}")
-        is_a(Absent, ask(Read(APT)))
+        is_a(Absent, perform(Read(APT)))
 
-    def test_no_extend_is_lost_when_many_extend_at_once(self, ask: Ask, at_once: AskAtOnce) -> None:
-        made = created(ask, APT, {"identity": "me"})
+    def test_no_extend_is_lost_when_many_extend_at_once(self, perform: Perform, at_once: PerformAtOnce) -> None:
+        made = created(perform, APT, {"identity": "me"})
         answers = at_once([Extend(APT, {f"by-{n}": "1"}, made.incarnation) for n in range(self.racers)])
         done = [answer for answer in answers if isinstance(answer, Snapshot)]
         require(all(isinstance(answer, Snapshot | OutcomeUnknown) for answer in answers), f"refused: {answers}")
         revisions = [answer.revision for answer in done]
         require(len(set(revisions)) == len(revisions), f"two writes got one revision: {sorted(revisions)}")
-        fields = shows(ask(Read(APT))).fields
+        fields = shows(perform(Read(APT))).fields
         for number, answer in enumerate(answers):
             if isinstance(answer, Snapshot):
                 require(answer.fields.get(f"by-{number}") == "1", f"an answer does not show its own write: {answer}")
@@ -157,12 +150,14 @@ class RacesConformance(Suite):
         require(extended.incarnation == made.incarnation, "the child's end changed the parent's record")
 
 
-def winner(answers: Sequence[object]) -> Snapshot | None:
-    """Return the one winning result; None if some outcomes are unknown."""
+def one_wins(perform: Perform, at_once: PerformAtOnce, name: Name, commands: Sequence[Command[Any]]) -> None:
+    """Require that one of several concurrent commands succeeds, or none if some outcomes are unknown."""
+    answers = at_once(commands)
     won = [answer for answer in answers if isinstance(answer, Snapshot)]
     unclear = [answer for answer in answers if isinstance(answer, StoreError)]
     require(len(won) == 1 or (bool(unclear) and not won), f"{len(won)} of {len(answers)} won: {answers}")
-    return won[0] if won and not unclear else None
+    if won and not unclear:
+        is_stored(perform, name, won[0])
 
 
 def one(store: Store, command: Command[Any], limit: float) -> object:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, Self
 
 from lockstead.protocol.commands import Command, Extend, Remove
-from lockstead.stores.port import Store, SupportsWatch
-from lockstead.testing.conformance.base import Ask, Suite, created, is_a, require
+from lockstead.stores.port import Store, Subscription, SupportsWatch
+from lockstead.testing.conformance.base import APT, Perform, Suite, created, is_a, require
 from lockstead.values import Name
-
-APT = Name("apt")
 
 QUIET = 0.3
 """Seconds within which an unwanted call would have come."""
@@ -19,8 +17,8 @@ QUIET = 0.3
 class WaitingConformance(Suite):
     """The contract of `subscribe`, for stores that have it. Override the fixtures `store` and `twin`."""
 
-    def test_each_change_by_another_handle_is_notified(self, twin: Store, ask: Ask, store: Store) -> None:
-        made = created(ask, APT)
+    def test_each_change_by_another_handle_is_notified(self, twin: Store, perform: Perform, store: Store) -> None:
+        made = created(perform, APT)
         several = [Changed(store) for _ in range(3)]
         for one in several:
             one.settle()
@@ -30,7 +28,7 @@ class WaitingConformance(Suite):
             for one in several:
                 require(one.called(self.limit / 2), f"{type(command).__name__} was not notified in time")
                 one.settle()
-        created(ask, APT)
+        created(perform, APT)
         for one in several:
             require(one.called(self.limit / 2), "a record that was created was not notified")
             one.close()
@@ -42,13 +40,15 @@ class WaitingConformance(Suite):
             require(changes.called(self.limit / 2), f"the {number} to subscribe to an absent record was not called")
             changes.close()
         first, second = Changed(store), Changed(store)
-        require(first.called(self.limit / 2), "who subscribes to an absent record was not called")
-        require(second.called(self.limit / 2), "who subscribes beside another was not called")
+        require(first.called(self.limit / 2), "the first subscriber to an absent record was not called")
+        require(second.called(self.limit / 2), "the second subscriber to an absent record was not called")
         first.close()
         second.close()
 
-    def test_who_closed_a_subscription_is_not_called_and_others_are(self, store: Store, twin: Store, ask: Ask) -> None:
-        made = created(ask, APT)
+    def test_a_closed_subscription_is_not_called_and_others_are(
+        self, store: Store, twin: Store, perform: Perform
+    ) -> None:
+        made = created(perform, APT)
         stays, leaves = Changed(store), Changed(store)
         stays.settle()
         leaves.settle()
@@ -56,12 +56,12 @@ class WaitingConformance(Suite):
         leaves.close()
         leaves.seen.clear()
         twin.perform(Remove(APT, made.incarnation), self.limit)
-        require(stays.called(self.limit / 2), "who still subscribes was not called")
-        require(not leaves.called(QUIET), "who closed its subscription was called")
+        require(stays.called(self.limit / 2), "an open subscription was not called")
+        require(not leaves.called(QUIET), "a closed subscription was called")
         stays.close()
 
-    def test_a_present_record_that_does_not_change_is_quiet(self, store: Store, ask: Ask) -> None:
-        created(ask, APT)
+    def test_a_present_record_that_does_not_change_is_quiet(self, store: Store, perform: Perform) -> None:
+        created(perform, APT)
         changes = Changed(store)
         changes.settle()
         require(not changes.called(QUIET), "nothing changed")
@@ -73,9 +73,12 @@ class Changed:
 
     def __init__(self, store: Store, name: Name = APT) -> None:
         self.seen = threading.Event()
-        self._subscription = is_a(SupportsWatch, store).subscribe(name, self._changed)  # type: ignore[type-abstract]
+        self.subscription = self._subscribe(store, name)
 
-    def __enter__(self) -> Changed:
+    def _subscribe(self, store: Store, name: Name) -> Subscription:
+        return is_a(SupportsWatch, store).subscribe(name, self._changed)  # type: ignore[type-abstract]
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -93,4 +96,4 @@ class Changed:
             self.seen.clear()
 
     def close(self) -> None:
-        self._subscription.close()
+        self.subscription.close()
