@@ -58,9 +58,9 @@ def answering(*answers: list[bytes], tls: ssl.SSLContext | None = None, after: i
         pause = threading.Event()
         server = threading.Thread(target=serve)
         server.start()
-        ways = {"driver_info": None} | ({} if tls is None else {"ssl_cert_reqs": "none", "ssl_check_hostname": False})
+        kwargs = {"driver_info": None} | ({} if tls is None else {"ssl_cert_reqs": "none", "ssl_check_hostname": False})
         # a node of a Cluster is not asked for its role
-        access = Access(Kind.CLUSTER, (listening.getsockname(),), is_secure=tls is not None, ways=ways)
+        access = Access(Kind.CLUSTER, (listening.getsockname(),), is_secure=tls is not None, kwargs=kwargs)
         connection = connected(access, (access.addresses[0], False), time.monotonic() + PATIENCE)
         try:
             yield connection

@@ -91,7 +91,7 @@ def test_credentials_come_from_the_environment_where_the_url_has_none(monkeypatc
     assert (access("redis://bert@localhost").username, access("redis://bert@localhost").password) == ("bert", "pass")
     assert access("redis://bert:@localhost").password is None, "an empty one is meant"
     monkeypatch.setenv("REDIS_SENTINEL_PASSWORD", "guard")
-    assert access("redis+sentinel://localhost/s").sentinel_ways == {"password": "guard"}
+    assert access("redis+sentinel://localhost/s").sentinel_kwargs == {"password": "guard"}
 
 
 def test_naming_a_lock_imports_no_client_library() -> None:

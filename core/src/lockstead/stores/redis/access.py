@@ -35,7 +35,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where and how to connect. ways: arguments of redis-py's connections, of a caller's own client among them.
+    """Where and how to connect. kwargs: arguments of redis-py's connections, of a caller's own client among them.
 
     may_be_clear: the password may go in clear to other machines.
     """
@@ -47,8 +47,8 @@ class Access:
     is_secure: bool = False
     username: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
-    ways: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    sentinel_ways: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    kwargs: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    sentinel_kwargs: Mapping[str, Any] = field(default_factory=dict, repr=False)
     may_be_clear: bool = False
 
     def check(self, address: Address, *, to_sentinel: bool = False) -> None:
@@ -58,13 +58,13 @@ class Access:
 
     def has_password(self, *, to_sentinel: bool = False) -> bool:
         """Return whether a password is sent."""
-        who = self.sentinel_ways if to_sentinel else {**self.ways, **self._who()}
+        who = self.sentinel_kwargs if to_sentinel else {**self.kwargs, **self._who()}
         return bool(who.get("password") or who.get("credential_provider"))
 
     @property
     def is_verified(self) -> bool:
         """Whether certificates are checked against the host names."""
-        return self.is_secure and bool(self.ways.get("ssl_check_hostname"))
+        return self.is_secure and bool(self.kwargs.get("ssl_check_hostname"))
 
     def transport(self, addresses: Iterable[Address]) -> Finding:
         """Return the finding on who can read what is sent to these addresses."""
@@ -80,9 +80,9 @@ class Access:
         patience: seconds for each write and read, where there is a limit beside the bounds.
         """
         self.check(address, to_sentinel=to_sentinel)
-        who = dict(self.sentinel_ways) if to_sentinel else self._who()
+        who = dict(self.sentinel_kwargs) if to_sentinel else self._who()
         return {
-            **self.ways,
+            **self.kwargs,
             **who,
             "host": address[0],
             "port": address[1],
@@ -98,7 +98,7 @@ class Access:
         }
 
     def _who(self) -> dict[str, Any]:
-        if self.ways.get("credential_provider") is not None:
+        if self.kwargs.get("credential_provider") is not None:
             return {}
         return {"username": self.username, "password": self.password}
 
@@ -122,46 +122,48 @@ def access_of(
     is_secure: the scheme says TLS. ValueError for options that do not fit, TypeError for another client, StoreRefused
     where a password would go in clear.
     """
-    ways, has_tls = ({}, False) if client is None else ways_of(client)
+    kwargs, has_tls = ({}, False) if client is None else kwargs_of(client)
     is_secure = wants_tls(options, TLS_OPTIONS) or has_tls or is_secure
-    ways = tls_ways(options, ways) if is_secure else ways
+    kwargs = tls_kwargs(options, kwargs) if is_secure else kwargs
     user, _, password = who.partition(":")
     username: str | None = unquote(user) or None
     secret: str | None = unquote(password) or None
     if client is not None and not who:
-        username, secret = ways.pop("username", None), ways.pop("password", None)
+        username, secret = kwargs.pop("username", None), kwargs.pop("password", None)
     elif client is None and ":" not in who:
         named, secret = default_credentials()
         username = username or named
-    sentinel_ways: dict[str, Any] = {}
+    sentinel_kwargs: dict[str, Any] = {}
     if kind is Kind.SENTINEL:
-        sentinel_ways = {name: way for name, way in ways.items() if name.startswith("ssl_")} | sentinel_credentials()
+        sentinel_kwargs = {
+            name: way for name, way in kwargs.items() if name.startswith("ssl_")
+        } | sentinel_credentials()
     clear = flag(options, CLEARTEXT)
-    access = Access(kind, addresses, service, db, is_secure, username, secret, ways, sentinel_ways, clear)
+    access = Access(kind, addresses, service, db, is_secure, username, secret, kwargs, sentinel_kwargs, clear)
     for address in addresses:
         # the master behind Sentinels is not known yet, but is checked like them
         access.check(address)
     return access
 
 
-def tls_ways(options: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, Any]:
+def tls_kwargs(options: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, Any]:
     """Return redis-py's parameters for TLS. Certificates and names are checked, whatever the library's default is.
 
     known: those of a caller's client.
     """
-    ways: dict[str, Any] = {**known, **{name: value for name, value in options.items() if name in TLS_OPTIONS}}
-    ways.setdefault("ssl_cert_reqs", "required")
-    is_checked = str(ways["ssl_cert_reqs"]).lower() not in ("none", "verifymode.cert_none", "0")
+    kwargs: dict[str, Any] = {**known, **{name: value for name, value in options.items() if name in TLS_OPTIONS}}
+    kwargs.setdefault("ssl_cert_reqs", "required")
+    is_checked = str(kwargs["ssl_cert_reqs"]).lower() not in ("none", "verifymode.cert_none", "0")
     if "ssl_check_hostname" in options:
-        ways["ssl_check_hostname"] = flag(options, "ssl_check_hostname")
-    ways.setdefault("ssl_check_hostname", is_checked)
-    return ways
+        kwargs["ssl_check_hostname"] = flag(options, "ssl_check_hostname")
+    kwargs.setdefault("ssl_check_hostname", is_checked)
+    return kwargs
 
 
 _TAKEN: Final = frozenset({"username", "password", "credential_provider", "client_name", "socket_keepalive_options"})
 
 
-def ways_of(client: object) -> tuple[dict[str, Any], bool]:
+def kwargs_of(client: object) -> tuple[dict[str, Any], bool]:
     """Take credentials and TLS from a caller's own client, never its connections, time-outs or retries.
 
     Also tells whether it speaks TLS. TypeError for what is not a blocking client of redis-py.
