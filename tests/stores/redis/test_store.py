@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,6 +26,7 @@ from lockstead.protocol.commands import (
     Snapshot,
 )
 from lockstead.stores import url
+from lockstead.stores.redis.connection import IDLE_CHECKED
 from lockstead.stores.redis.encoding import Keys
 from lockstead.stores.redis.route import slot_of
 from lockstead.stores.redis.store import RedisStore
@@ -417,3 +419,14 @@ def test_a_connection_that_the_server_closed_is_not_used_again(store: RedisStore
             admin.client_kill_filter(_id=connection["id"])
     time.sleep(0.05)
     assert isinstance(store.perform(Extend(APT, {}, first.incarnation), LIMIT), Snapshot)
+
+
+def test_an_awaiting_connection_that_has_idled_is_used_again(store: RedisStore, admin: Any) -> None:
+    async def reads(count: int) -> None:
+        for _ in range(count):
+            assert isinstance(await store.aperform(Read(APT), LIMIT), Absent)
+            await asyncio.sleep(2 * IDLE_CHECKED)
+
+    before = admin.info("stats")["total_connections_received"]
+    asyncio.run(reads(5))
+    assert admin.info("stats")["total_connections_received"] == before + 1

@@ -1,4 +1,4 @@
-"""Where Redis is and how one gets in: servers, Sentinels or Cluster, credentials, TLS.
+"""How to reach Redis: servers, Sentinels or Cluster, credentials, TLS.
 
 Must not know commands. No message and no repr of this file shows a credential.
 """
@@ -29,7 +29,7 @@ class Kind(Enum):
     """What kind of servers the addresses are."""
 
     SERVER = "one server"
-    SENTINEL = "Sentinels, who know the server"
+    SENTINEL = "Sentinels, which know the server"
     CLUSTER = "nodes of a Cluster"
 
 
@@ -72,13 +72,8 @@ class Access:
         is_verified, has_password = self.is_verified, self.has_password()
         return transport(hosts, tls=self.is_secure, is_verified=is_verified, has_password=has_password, way=TLS_WAY)
 
-    def arguments(
-        self, address: Address, patience: float | None = None, *, to_sentinel: bool = False
-    ) -> dict[str, Any]:
-        """Return what redis-py's connection to a server is made with. StoreRefused as `check` says.
-
-        patience: seconds for each write and read, where there is a limit beside the bounds.
-        """
+    def arguments(self, address: Address, *, to_sentinel: bool = False) -> dict[str, Any]:
+        """Return the arguments of redis-py's connection to a server. Raises StoreRefused as `check` does."""
         self.check(address, to_sentinel=to_sentinel)
         who = dict(self.sentinel_kwargs) if to_sentinel else self._who()
         return {
@@ -87,8 +82,9 @@ class Access:
             "host": address[0],
             "port": address[1],
             "db": 0 if to_sentinel else self.db,
-            "socket_timeout": patience,
-            "socket_connect_timeout": patience,
+            # its bounds limit it
+            "socket_timeout": None,
+            "socket_connect_timeout": None,
             "socket_keepalive": True,
             # a request that is sent again by the library would turn our own success into a conflict
             "retry": None,
@@ -117,7 +113,7 @@ def access_of(
     service: str = "",
     is_secure: bool = False,
 ) -> Access:
-    """Read who asks, and how, from a URL's `user:password`, its options, a caller's client and the environment.
+    """Return the access that a URL's `user:password` and options, a caller's client and the environment describe.
 
     is_secure: the scheme says TLS. ValueError for options that do not fit, TypeError for another client, StoreRefused
     where a password would go in clear.
@@ -166,7 +162,7 @@ _TAKEN: Final = frozenset({"username", "password", "credential_provider", "clien
 def kwargs_of(client: object) -> tuple[dict[str, Any], bool]:
     """Take credentials and TLS from a caller's own client, never its connections, time-outs or retries.
 
-    Also tells whether it speaks TLS. TypeError for what is not a blocking client of redis-py.
+    Returns also whether it uses TLS. TypeError for what is not a blocking client of redis-py.
     """
     import redis
     from redis.connection import SSLConnection
@@ -200,7 +196,7 @@ def sentinel_credentials(environment: Mapping[str, str] = os.environ) -> dict[st
 
 
 def check_library() -> None:
-    """Find out now, not in the middle of a renewal, that the client library is missing."""
+    """Raise StoreRefused now, not in the middle of a renewal, if the client library is missing."""
     try:
         import redis  # noqa: F401
     except ImportError as error:

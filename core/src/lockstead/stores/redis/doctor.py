@@ -1,4 +1,4 @@
-"""What an examination of Redis looks at beyond a store's commands: version, memory, persistence, replicas.
+"""Diagnosis of Redis beyond the store's commands: version, memory, persistence, replicas.
 
 Must not know how commands are sent, nor what a lock is.
 """
@@ -37,13 +37,13 @@ BEHIND: Final[Mapping[Guarantee, str]] = {
 
 
 def examination(servers: tuple[Address, ...], channel: bytes, send: Send) -> Iterator[Finding]:
-    """Yield what is found of every server on which there are records."""
+    """Yield the findings on every server on which there are records."""
     for server in servers:
         where = endpoint(server)
         info = _info(send(server, (b"INFO",)))
         if info is None:
-            remedy = "grant INFO and CONFIG GET, or look by hand at maxmemory-policy, persistence and replicas"
-            yield Finding(Severity.NOTE, "settings", f"the settings of {where} cannot be looked at", remedy)
+            remedy = "grant INFO and CONFIG GET, or check maxmemory-policy, persistence and replicas yourself"
+            yield Finding(Severity.NOTE, "settings", f"this user may not read the settings of {where}", remedy)
         else:
             config = _config(send(server, (b"CONFIG", b"GET", b"*")))
             yield _version(where, info)
@@ -52,7 +52,7 @@ def examination(servers: tuple[Address, ...], channel: bytes, send: Send) -> Ite
             yield from _replicas(where, info, config)
         published = send(server, (b"PUBLISH", channel, b"doctor"))
         if isinstance(published, ServerError) and code_of(published) == "NOPERM":
-            text = f"this user may not publish at {where}: a release wakes nobody, and whoever waits polls"
+            text = f"this user may not publish at {where}: a release wakes no waiter, and waiters poll"
             yield Finding(Severity.WARNING, "wake", text, "ACL SETUSER ... &PREFIX:wake:* +publish +subscribe")
         else:
             yield Finding(Severity.OK, "wake", f"a release at {where} wakes a waiter")
@@ -94,7 +94,7 @@ def _memory(where: str, info: Mapping[str, str]) -> Iterator[Finding]:
         remedy = "CONFIG SET maxmemory-policy noeviction, or a server of its own for locks"
         yield Finding(severity, "memory", text, remedy, figures)
     else:
-        yield Finding(Severity.OK, "memory", f"{where} drops no key for want of memory", figures=figures)
+        yield Finding(Severity.OK, "memory", f"{where} drops no key when it is short of memory", figures=figures)
 
 
 def _persistence(where: str, info: Mapping[str, str], config: Mapping[str, str]) -> Finding:
@@ -106,7 +106,7 @@ def _persistence(where: str, info: Mapping[str, str], config: Mapping[str, str])
     text = f"a restart of {where} forgets the locks since its last snapshot"
     if "save" in config and not config["save"]:
         text = f"a restart of {where} forgets all locks"
-    text += ": others get them, and who held them is told at the next renewal"
+    text += ": others acquire them, and the holders learn of it at the next renewal"
     return Finding(Severity.WARNING, "persistence", text, "CONFIG SET appendonly yes")
 
 

@@ -1,13 +1,13 @@
-"""How commands and answers are written for Redis: names of keys, one script call a command, what it said.
+"""How commands and answers are written for Redis: names of keys, one script call a command, its reply.
 
 Pure: sends nothing, reads no clock. Must not know what the fields of a record mean, nor where a key's server is.
 
-All keys of one lock carry the same hash tag, so they stand in one slot of a Cluster:
+All keys of one lock have the same hash tag, so they are in one slot of a Cluster:
 
     PREFIX:{KEY}:lock            the record              PREFIX:{KEY}:token          the counter of its tokens
     PREFIX:{KEY}:member:PART     a registration          PREFIX:{KEY}:index-member   their parts, by when they go
     PREFIX:{KEY}:audit:PART      an audit entry          PREFIX:{KEY}:index-audit    likewise
-    PREFIX:{KEY}:companion       (not used)              PREFIX:{KEY}:waiters        channels to wake, by since when
+    PREFIX:{KEY}:companion       (not used)              PREFIX:{KEY}:waiters        channels to wake, oldest first
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ HOUR: Final = 3_600_000
 DAY: Final = 24 * HOUR
 
 GRACE: Final = {Space.LOCK: 7 * DAY, Space.MEMBER: DAY, Space.COMPANION: 7 * DAY, Space.AUDIT: 7 * DAY}
-"""Milliseconds for which a record stays after its time is up, so that the next holder learns how the last one ended.
+"""Milliseconds for which a record stays after its ttl, so that the next holder learns how the last lease ended.
 
-And so that none is dropped with its holder at work when the server's clock is set forward by hours."""
+And so that none is dropped during its lease when the server's clock is set forward by hours."""
 
 FOR_EVER: Final = 366 * DAY
-"""Milliseconds after its last write for which a record stays that says no time: an audit entry."""
+"""Milliseconds after its last write for which a record without a ttl stays: an audit entry."""
 
 COUNTER_LIFE: Final = 30 * DAY
 """Milliseconds for which a counter of tokens outlives the last grant. Without it the server's clock counts alone.
 
-Where the last record was not removed it stays for `FOR_EVER`: so long is known that its holder never gave it back."""
+Where the last record was not removed it stays for `FOR_EVER`: so long it is known that the lease was not released."""
 
 WAITERS_LIFE: Final = 60_000
-"""Milliseconds for which a list of waiters stays after the last one came."""
+"""Milliseconds for which a list of waiters stays after the last one was added."""
 
 PART_BYTES_MAX: Final = 256
 """Bytes of the part of a name at most: an incarnation and a nonce take some sixty."""
@@ -124,7 +124,7 @@ class Keys:
         return self._tagged(name.key) + b"token"
 
     def waiters(self, name: Name) -> bytes:
-        """Return the key of the list of those who wait for a lock."""
+        """Return the key of the list of a lock's waiters."""
         return self._tagged(name.key) + b"waiters"
 
     def index(self, name: Name) -> bytes | None:
@@ -211,9 +211,9 @@ def glance(name: Name, most: int, keys: Keys) -> Request:
 
 
 def enrol(name: Name, channel: bytes, since: bytes, seen: Snapshot | None, keys: Keys) -> Request:
-    """Write the request to be woken when a lock is given back.
+    """Write the request to be notified when a lock is released.
 
-    since: what an earlier one answered, to keep a place. seen: what the record was when the caller looked.
+    since: the answer to an earlier one, to keep a place. seen: the record when the caller last read it.
     """
     head = "" if seen is None else f"{seen.incarnation} {seen.revision} "
     args = (channel, since, str(WAITERS_LIFE).encode(), head.encode())
@@ -221,14 +221,14 @@ def enrol(name: Name, channel: bytes, since: bytes, seen: Snapshot | None, keys:
 
 
 def pass_on(name: Name, keys: Keys) -> Request:
-    """Write the request to wake the next one instead of us."""
+    """Write the request to notify the next waiter instead of us."""
     return Request(PASS_ON, name, (keys.record(name), keys.waiters(name)), ())
 
 
 def _granted(name: Name, fields: Mapping[str, str], min_retention: float) -> tuple[bytes, bytes, bytes, bytes]:
-    """Return what every grant says: a new incarnation, how long it stays, the fields, and the counter's life or a part.
+    """Return the arguments of every grant: a new incarnation, how long it stays, fields, counter's life or part.
 
-    The incarnation is drawn here, so that none comes back even where a server forgets all and its clock is put back.
+    The incarnation is random, so that none is repeated even where a server forgets all and its clock is set back.
     """
     life = int(min_retention * 1000) + GRACE[name.space] if min_retention else FOR_EVER
     last = _COUNTER_LIFE if name.space is Space.LOCK else name.part.encode()
@@ -254,9 +254,9 @@ def _packed(fields: Mapping[str, str]) -> bytes:
 
 
 def answer(command: Command[Any], reply: bytes) -> Any:
-    """Read what a script said. Raises StoreRefused where the key holds something that is not ours.
+    """Decode the reply of a script. Raises StoreRefused where the key holds something that is not ours.
 
-    OutcomeUnknown for what no script of ours says.
+    OutcomeUnknown for what no script of ours returns.
     """
     try:
         return _answer(command, reply)
@@ -276,42 +276,42 @@ def measured(reply: bytes) -> tuple[str, str, int] | None:
 
 
 def _answer(command: Command[Any], reply: bytes) -> Any:
-    word, _, said = reply.partition(b" ")
+    word, _, rest = reply.partition(b" ")
     if word == b"ok":
         match command:
             case Remove():
-                return Removed(int(said) / 1e6)
+                return Removed(int(rest) / 1e6)
             case Create() | Replace():
-                return _written(command.name, said, command.fields)
+                return _written(command.name, rest, command.fields)
             case Read() | Extend():
-                return _shown(command.name, said)
+                return _shown(command.name, rest)
     if word == b"forgot" and isinstance(command, Create):
-        return _written(command.name, said, {**command.fields, **command.forgotten})
+        return _written(command.name, rest, {**command.fields, **command.forgotten})
     if word == b"conflict":
         return Conflict()
     if word == b"absent":
-        return Absent(int(said) / 1e6)
+        return Absent(int(rest) / 1e6)
     if word == b"spent":
         raise spent(command.name)  # type: ignore[attr-defined]  # every command but List has a name
     if word == b"foreign" and isinstance(command, Read | Remove):
-        return Conflict() if isinstance(command, Remove) else _foreign(said)
+        return Conflict() if isinstance(command, Remove) else _foreign(rest)
     raise not_ours(command.name)  # type: ignore[attr-defined]  # as above
 
 
-def _written(name: Name, said: bytes, fields: Mapping[str, str]) -> Snapshot:
+def _written(name: Name, rest: bytes, fields: Mapping[str, str]) -> Snapshot:
     """Read the answer to a grant: the time and the head; the fields are known."""
-    return _snapshot(name, said, dict(fields))
+    return _snapshot(name, rest, dict(fields))
 
 
-def _shown(name: Name, said: bytes) -> Snapshot:
+def _shown(name: Name, rest: bytes) -> Snapshot:
     """Read an answer that shows the record: the time, the head and the fields."""
-    head, _, packed = said.partition(b"\n")
+    head, _, packed = rest.partition(b"\n")
     return _snapshot(name, head, map_of_text(packed))
 
 
-def _foreign(said: bytes) -> Snapshot:
+def _foreign(rest: bytes) -> Snapshot:
     """Read the answer of a Read that found nothing of ours: the time, what it can be removed by, and its size."""
-    _now, incarnation, size = said.decode().split(" ")
+    _now, incarnation, size = rest.decode().split(" ")
     why = TOO_LARGE if int(size) > RECORD_BYTES_MAX else NO_HEAD
     return Snapshot(unreadable(why), incarnation, "0")
 
@@ -331,13 +331,13 @@ def _snapshot(name: Name, head: bytes, fields: dict[str, str]) -> Snapshot:
 def not_ours(name: Name) -> StoreRefused:
     """Return the error for a key that holds something else."""
     return StoreRefused(
-        f"what stands in Redis under the {name.space.value} {name.key!r} was not written by lockstead, or is damaged; "
+        f"what Redis has under the {name.space.value} {name.key!r} was not written by lockstead, or is damaged; "
         "break it with now=True (--now), or take another prefix (?prefix=...)"
     )
 
 
 def spent(name: Name) -> StoreRefused:
-    """Return the error for a counter of tokens that Redis cannot count on: its numbers are exact up to 2^53 alone."""
+    """Return the error for a counter of tokens that Redis cannot increase: its numbers are exact up to 2^53 only."""
     return StoreRefused(
         f"the counter of fencing tokens of {name.key!r} in Redis is beyond 2^53, so that tokens would not grow; "
         "if nothing has been fenced by such a token, delete the key that ends in ':token', or take another prefix"

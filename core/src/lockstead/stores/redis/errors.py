@@ -1,4 +1,4 @@
-"""What a failure of Redis means: certainly not applied, perhaps applied, or never will be; one line each.
+"""What an error of Redis means: certainly not applied, perhaps applied, or refused; a message of one line each.
 
 Every script of ours writes all or nothing, and the server refuses it before its first write: so a refusal of the
 server is certainly not applied. Must not know what was asked.
@@ -17,10 +17,10 @@ _PASSING: Final = {
     "OOM": "it is out of memory (maxmemory): raise maxmemory, or make room",
     "MISCONF": "it takes no writes because it cannot save to disk: free the disk, or see its log",
     "READONLY": "it is a replica and takes no writes: name the master, or write redis+sentinel:// or redis+cluster://",
-    "NOREPLICAS": "too few replicas are in touch with it (min-replicas-to-write)",
+    "NOREPLICAS": "too few replicas are connected to it (min-replicas-to-write)",
     "LOADING": "it is still reading its data after a start",
     "MASTERDOWN": "it is a replica that has lost its master",
-    "BUSY": "a script of somebody keeps it busy: SCRIPT KILL ends one that has not written",
+    "BUSY": "it is busy with another client's script: SCRIPT KILL ends one that has not written",
     "TRYAGAIN": "the slot of this key is being moved to another node",
     "CLUSTERDOWN": "the Cluster is down: a slot has no master, or most masters cannot be reached",
     "UNBLOCKED": "the request was turned away while its role changed",
@@ -33,7 +33,7 @@ RIGHTS: Final = (
 """What a user with an ACL needs: docs/stores/redis.md."""
 
 _FOR_GOOD: Final = {
-    "NOAUTH": "it wants a password: put it into REDIS_PASSWORD, or into the URL",
+    "NOAUTH": "it requires a password: put it into REDIS_PASSWORD, or into the URL",
     "WRONGPASS": "it does not accept user and password: correct them (URL, REDIS_USERNAME, REDIS_PASSWORD)",
     "NOPERM": f"this user may not do that: grant it {RIGHTS}",
     "DENIED": "it is in protected mode: set a password there, or bind it",
@@ -71,7 +71,7 @@ _PHRASES: Final = {
 
 
 def refusal(error: Exception, where: str, rights: str = RIGHTS) -> StoreError:
-    """Translate an error that the server answered with. rights: what a user with an ACL needs."""
+    """Translate an error reply. rights: what a user with an ACL needs."""
     code = code_of(error)
     if code in _PASSING:
         return StoreUnavailable(f"Redis at {where} rejected the request temporarily: {_PASSING[code]}")
@@ -83,11 +83,11 @@ def refusal(error: Exception, where: str, rights: str = RIGHTS) -> StoreError:
 def code_of(error: Exception) -> str:
     """Return the word by which Redis says what kind of error it is ("OOM"), or ours for it; empty if it is not known.
 
-    Servers before 7 wrap what a command of a script said, with a dash or a colon before its code.
+    Servers before 7 wrap the error of a script's command, with a dash or a colon before its code.
     """
-    said = str(error)
-    codes = (found[1] for found in _CODE.finditer(said) if found[1] in _CODES)
-    phrases = (code for phrase, code in _PHRASES.items() if phrase in said.lower())
+    text = str(error)
+    codes = (found[1] for found in _CODE.finditer(text) if found[1] in _CODES)
+    phrases = (code for phrase, code in _PHRASES.items() if phrase in text.lower())
     return next(codes, None) or next(phrases, "")
 
 
@@ -95,15 +95,15 @@ def unconnected(error: Exception, where: str, *, is_secure: bool) -> StoreError:
     """Translate what went wrong before anything was sent."""
     from redis import exceptions
 
-    said, known = _short(str(error)), refusal(error, where)
-    lowered = said.lower()
+    text, known = _short(str(error)), refusal(error, where)
+    lowered = text.lower()
     if not isinstance(known, OutcomeUnknown):
         return known
     if isinstance(error, exceptions.ResponseError | exceptions.AuthenticationError):
         return StoreUnavailable(str(known))
     if "certificate verify failed" in lowered or "hostname mismatch" in lowered:
         return StoreRefused(
-            f"the certificate of {where} is not trusted ({said}); name its authority: ?ssl_ca_certs=FILE"
+            f"the certificate of {where} is not trusted ({text}); name its authority: ?ssl_ca_certs=FILE"
         )
     # the library fails in its own ways at what no Redis sends
     if isinstance(error, exceptions.InvalidResponse) or not isinstance(error, exceptions.RedisError | OSError):
@@ -114,12 +114,12 @@ def unconnected(error: Exception, where: str, *, is_secure: bool) -> StoreError:
     ):
         # a server without TLS waits for more of what it takes for a long command
         remedy = "if the server has no TLS, write redis://, or leave out ?tls=true"
-        return StoreUnavailable(f"cannot connect to {where} with TLS: {said}; {remedy}")
+        return StoreUnavailable(f"cannot connect to {where} with TLS: {text}; {remedy}")
     if not is_secure and any(word in lowered for word in ("closed by server", "reset by peer", "broken pipe")):
         return StoreUnavailable(
             f"{where} closed the connection at once; is it Redis, and does it want TLS (rediss://, or ?tls=true)?"
         )
-    return StoreUnavailable(f"cannot connect to Redis at {where}: {said}")
+    return StoreUnavailable(f"cannot connect to Redis at {where}: {text}")
 
 
 def unanswered(error: Exception, where: str, limit: float) -> OutcomeUnknown:

@@ -1,7 +1,7 @@
-"""How records are listed on Redis: by the index of a lock's members and audits, or by looking through all keys.
+"""How records are listed on Redis: by the index of a lock's members and audits, or by scanning all keys.
 
-Conversations only, like those of `route`. What is removed in between is not listed; what stands there throughout
-is found. Must not know what the fields of a record mean.
+Scripts only, like those of `route`. A record that is removed meanwhile is not listed; one that exists throughout is.
+Must not know what the fields of a record mean.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ PAGE: Final = 1000
 """Records that are asked for at once."""
 
 GLANCE_BYTES: Final = 1024
-"""Bytes of a record that is read at first sight: most have less. Larger ones are read afterwards, smallest first."""
+"""Bytes of a record that is read in the first pass: most have less. Larger ones are read afterwards, smallest first."""
 
 GLANCES_ROOM: Final = LISTING_MAX // 4
 ROOM: Final = LISTING_MAX // 2
-"""Bytes of the records that a listing reads, at first sight and in all: what is left is for names and sizes."""
+"""Bytes of the records that a listing reads, in the first pass and in all: what is left is for names and sizes."""
 
 NOT_READ: Final = f"it is one of the largest records of a listing of more than {ROOM >> 20} MiB, and was not read"
 
@@ -47,8 +47,8 @@ def listed(command: List, keys: Keys, route: Route) -> Asking[Listing]:
     room = GLANCES_ROOM
     for page in _pages(wanted):
         most = GLANCE_BYTES if room > 0 else 0
-        said = yield from call_many([glance(name, most, keys) for name in page], route)
-        room -= _sort(page, said, found, large)
+        replies = yield from call_many([glance(name, most, keys) for name in page], route)
+        room -= _sort(page, replies, found, large)
     room += ROOM - GLANCES_ROOM
     fits: list[Name] = []
     for name, size in sorted(large.items(), key=lambda one: one[1]):
@@ -66,10 +66,10 @@ def _pages(names: list[Name]) -> Iterator[list[Name]]:
     return (names[at : at + PAGE] for at in range(0, len(names), PAGE))
 
 
-def _sort(page: list[Name], said: list[Any], found: dict[Name, Snapshot], large: dict[Name, int]) -> int:
+def _sort(page: list[Name], replies: list[Any], found: dict[Name, Snapshot], large: dict[Name, int]) -> int:
     """Note what was read and what was only measured, by which it can be removed; return how many bytes came."""
     came = 0
-    for name, reply in zip(page, said, strict=True):
+    for name, reply in zip(page, replies, strict=True):
         if isinstance(reply, StoreError):
             raise reply
         size = None
@@ -117,7 +117,7 @@ def _plain(key: bytes, words: Words, route: Route) -> Asking[Any]:
 
 
 def _scanned(space: Space, keys: Keys, route: Route) -> Asking[list[Name]]:
-    """Look through all keys of all masters; a record that exists throughout is found."""
+    """Scan all keys of all masters; a record that exists throughout is found."""
     found: dict[Name, None] = {}
     pattern, longest = keys.pattern(space), b"%d" % keys.longest(space)
     for address in (yield from route.masters()):

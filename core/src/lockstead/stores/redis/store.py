@@ -47,7 +47,7 @@ def traits_of(scheme: str) -> Traits:
 
 
 class RedisStore(StoreBase):
-    """Records as hashes in Redis. Promises no more than Redis does: see `Traits.guarantee`."""
+    """Records as strings in Redis. Promises no more than Redis does: see `Traits.guarantee`."""
 
     def __init__(self, access: Access, url: str, prefix: str) -> None:
         """url: as it may be printed."""
@@ -89,12 +89,11 @@ class RedisStore(StoreBase):
         if isinstance(command, List):
             return (yield from self._listed(command))
         self._watches.asks(command)
-        said = yield from call(request(command, self._keys), self._route)
-        return self._read(command, said)
+        return self._read(command, (yield from call(request(command, self._keys), self._route)))
 
-    def _read(self, command: Command[Any], said: bytes) -> Any:
-        """Read an answer, and note it for the subscribers to the record."""
-        answered = answer(command, said)
+    def _read(self, command: Command[Any], reply: bytes) -> Any:
+        """Decode a reply, and note it for the subscribers to the record."""
+        answered = answer(command, reply)
         self._watches.note(command, answered)
         return answered
 
@@ -107,8 +106,8 @@ class RedisStore(StoreBase):
         requests = [request(commands[number], self._keys) for number in single]
         for number in single:
             self._watches.asks(commands[number])
-        said = yield from call_many(requests, self._route)
-        for number, reply in zip(single, said, strict=True):
+        replies = yield from call_many(requests, self._route)
+        for number, reply in zip(single, replies, strict=True):
             try:
                 is_failure = isinstance(reply, StoreError)
                 results[number] = reply if is_failure else self._read(commands[number], reply)
@@ -132,13 +131,13 @@ class RedisStore(StoreBase):
 
     @property
     def behind(self) -> Mapping[Guarantee, str]:
-        """What of Redis keeps a promise."""
+        """The mechanism of Redis behind a guarantee."""
         from lockstead.stores.redis.doctor import BEHIND
 
         return BEHIND
 
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
-        """Look at the version, the memory, the persistence and the replicas of every master."""
+        """Check the version, the memory, the persistence and the replicas of every master."""
         from lockstead.stores.redis.doctor import examination
 
         def send(address: Address, words: Words) -> Any:

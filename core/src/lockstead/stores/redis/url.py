@@ -1,10 +1,10 @@
-"""What the URLs of Redis say: where servers, Sentinels or a Cluster are, the prefix, credentials, TLS.
+"""URLs of Redis: servers, Sentinels or a Cluster, the prefix, credentials, TLS.
 
     redis://[user:password@]host[:port][/db][?prefix=...]          one server; rediss:// for TLS
     redis+sentinel://[user:password@]host[:port],host.../service[/db]
     redis+cluster://[user:password@]host[:port],host...
 
-The key stands behind `#`. A program that names many locks opens none, so this file imports nothing but to open one.
+The key follows `#`. A DAG file defines many locks and opens none, so only `open` imports what opening needs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def printable(store_url: str) -> str:
 
 
 def user_and_hosts(place: str) -> tuple[str, str]:
-    """Split what stands before the path; ValueError for a second `@`: hosts would be taken for a part of a password."""
+    """Split what precedes the path; ValueError for a second `@`: hosts would be taken for a part of a password."""
     who, _, hosts = place.rpartition("@")
     if "@" in who:
         raise ValueError("the URL has several @: write user and password once, before the first host, and an @ as %40")
