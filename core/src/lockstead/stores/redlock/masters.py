@@ -179,43 +179,35 @@ class Exchange:
         """Seconds left for the command."""
         return self.ends_at - time.monotonic()
 
-    def ask(self, questions: Sequence[Question]) -> list[object]:
-        """Ask all masters; return the decision of each question, None where it could not be decided.
+    def ask(self, questions: Sequence[Question]) -> None:
+        """Ask all masters; the answer of a question that could not be decided stays None.
 
         Waits until all are decided, every master has answered, or the limit for a master is over.
         """
-        decided: list[object] = []
         for start in range(0, len(questions), CHUNK):
-            decided += self._round(questions[start : start + CHUNK])
-        return decided
+            self._round(questions[start : start + CHUNK])
 
-    def _round(self, questions: Sequence[Question]) -> list[object]:
+    def _round(self, questions: Sequence[Question]) -> None:
         now = boot_now()
         for place, master in enumerate(self._group.masters):
             connection = self._connections.get(place)
-            self._send(
-                place, master, connection if connection is not None and connection.is_open else None, questions, now
-            )
+            is_open = connection is not None and connection.is_open
+            self._send(place, master, connection if is_open else None, questions, now)
+
+        def silent() -> set[int]:
+            return {place for question in questions for place in question.votes.silent}
+
         waits_until = min(self.ends_at, time.monotonic() + self._group.master_limit)
-        decided: list[object] = [question.decide(question.votes, False) for question in questions]
-        while any(one is None for one in decided):
-            awaited = {place for question in questions for place in question.votes.silent}
-            if not self._worth_waiting(awaited):
-                break
+        while not all(question.is_decided() for question in questions) and self._worth_waiting(silent()):
             left = waits_until - time.monotonic()
             self._collect(left)
-            for at, question in enumerate(questions):
-                if decided[at] is None:
-                    decided[at] = question.decide(question.votes, False)
             if left <= 0:
                 break
         if time.monotonic() >= waits_until:
-            for place in {place for question in questions for place in question.votes.silent}:
+            for place in silent():
                 self._group.masters[place].is_silent = True
-        return [
-            question.decide(question.votes, True) if one is None else one
-            for question, one in zip(questions, decided, strict=True)
-        ]
+        for question in questions:
+            question.is_decided(is_last=True)
 
     def _worth_waiting(self, awaited: set[int]) -> bool:
         """Return whether a master is outstanding that can be expected to answer."""

@@ -149,39 +149,31 @@ class RedlockStore(StoreBase):
     def _simple(self, commands: Sequence[_Simple], limit: float) -> list[Any]:
         questions = [self._question_of(command) for command in commands]
         with self._group.exchange(limit) as exchange:
-            decided = exchange.ask(questions)
-            for command, question, answer in zip(commands, questions, decided, strict=True):
-                self._follow_up(exchange, command, question, answer)
+            exchange.ask(questions)
+            for command, question in zip(commands, questions, strict=True):
+                if isinstance(command, Remove):
+                    self._defer_removal(command, question)
+                elif isinstance(question.answer, Snapshot):
+                    self._repair(exchange, command, question.votes, question.answer)
         return [
-            self._short(question.votes, command) if answer is None else answer
-            for command, question, answer in zip(commands, questions, decided, strict=True)
+            self._short(question.votes, command) if question.answer is None else question.answer
+            for command, question in zip(commands, questions, strict=True)
         ]
 
-    def _follow_up(self, exchange: Exchange, command: _Simple, question: Question, answer: object) -> None:
-        if isinstance(command, Remove):
-            self._defer_removal(command, question)
-        elif isinstance(answer, Snapshot):
-            self._repair(exchange, command, question.votes, answer)
-
     def _question_of(self, command: _Simple) -> Question:
+        decide: Callable[[Votes, bool], object]
+        words: tuple[str | int, ...]
+        clears = ""
         match command:
             case Read():
-                return self._question(self._call(command.name, "read"), by_read)
+                words, decide = ("read",), by_read
             case Extend():
-                extend = self._call(
-                    command.name, "extend", command.incarnation or "", _number(), *flat_fields(command.fields)
-                )
-                return self._question(extend, by_extend)
+                words = ("extend", command.incarnation or "", _number(), *flat_fields(command.fields))
+                decide = by_extend
             case Remove():
-                clears = command.incarnation if command.revision is None else ""
-                return self._question(self._removal(command), by_remove, clears=clears)
-
-    def _question(self, asked: Words, decide: Callable[[Votes, bool], object], *, clears: str = "") -> Question:
-        return Question(asked, decide, Votes(len(self._group.masters)), clears=clears)
-
-    def _removal(self, command: Remove) -> Words:
-        count, _, total = (command.revision or "").partition(".")
-        return self._call(command.name, "remove", command.incarnation, inner_name(command.name), count, total)
+                words = ("remove", command.incarnation, inner_name(command.name), *_writes(command.revision))
+                decide, clears = by_remove, command.incarnation if command.revision is None else ""
+        return Question(self._call(command.name, *words), decide, Votes(len(self._group.masters)), clears=clears)
 
     def _defer_removal(self, command: Remove, question: Question) -> None:
         """Keep a removal for masters that it did not reach: otherwise only the ttl would free the key there."""
@@ -252,7 +244,8 @@ class RedlockStore(StoreBase):
         votes = Votes(len(self._group.masters))
         question = Question(self._voting(command, voted), by_vote, votes, needs_vote=not isinstance(command, Extend))
         with self._group.exchange(limit) as exchange:
-            if exchange.ask([question])[0] is Vote.WON:
+            exchange.ask([question])
+            if question.answer is Vote.WON:
                 if isinstance(command, Extend):
                     return shown([votes.seen[place] for place in votes.done], votes, True) or Conflict()
                 return Snapshot(dict(command.fields), voted, "1.0")
@@ -269,17 +262,13 @@ class RedlockStore(StoreBase):
 
     def _voting(self, command: _Voted, voted: str) -> Words:
         name, fields = command.name, flat_fields(command.fields)
-        match command:
-            case Create():
-                return self._call(name, "create", voted, inner_name(name), milliseconds(command.min_retention), *fields)
-            case Replace():
-                count, _, total = command.revision.partition(".")
-                min_retention = milliseconds(command.min_retention)
-                expected = (command.incarnation, count, total)
-                return self._call(name, "replace", voted, inner_name(name), min_retention, *expected, *fields)
-            case Extend():
-                count, _, total = (command.revision or "").partition(".")
-                return self._call(name, "amend", voted, _number(), command.incarnation or "", count, total, *fields)
+        if isinstance(command, Extend):
+            expected = (command.incarnation or "", *_writes(command.revision))
+            return self._call(name, "amend", voted, _number(), *expected, *fields)
+        granted = (voted, inner_name(name), milliseconds(command.min_retention))
+        if isinstance(command, Create):
+            return self._call(name, "create", *granted, *fields)
+        return self._call(name, "replace", *granted, command.incarnation, *_writes(command.revision), *fields)
 
     def _take_back(self, exchange: Exchange, name: Name, voted: str, votes: Votes, min_retention: float) -> int:
         """Withdraw a vote from all masters that may have it; return on how many that is not confirmed yet.
@@ -309,9 +298,9 @@ class RedlockStore(StoreBase):
         decide = partial(self._listing, command, listings)
         question = Question(asked, decide, votes, read=listed, lists=True, listings=listings)
         with self._group.exchange(limit) as exchange:
-            answer = exchange.ask([question])[0]
-        if isinstance(answer, Listing):
-            return answer
+            exchange.ask([question])
+        if isinstance(question.answer, Listing):
+            return question.answer
         raise votes.shortage(self._where, may_be_done=False)
 
     def _listing(
@@ -360,6 +349,12 @@ class RedlockStore(StoreBase):
     def close(self) -> None:
         """Close every connection; those in use when they are returned."""
         self._group.close()
+
+
+def _writes(revision: str | None) -> tuple[str, str]:
+    """Return the number of writes and the sum of their numbers that a revision expects; empty for any."""
+    count, _, total = (revision or "").partition(".")
+    return count, total
 
 
 def _number() -> int:

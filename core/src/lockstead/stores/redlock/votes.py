@@ -85,7 +85,7 @@ class Votes:
 
 @dataclass(slots=True)
 class Question:
-    """One question to all masters. decide(votes, is_last) returns the answer, or None while more answers matter.
+    """One question to all masters. decide(votes, is_last) returns its answer, or None while more of theirs matter.
 
     needs_vote: recently restarted masters are not asked. read: decodes an
     answer of the script, or raises ValueError. clears: the incarnation that a master has removed once it answers.
@@ -102,8 +102,16 @@ class Question:
     listings: dict[int, dict[bytes, Seen]] = field(default_factory=dict)
     packed: bytes = field(init=False)
 
+    answer: object = None
+
     def __post_init__(self) -> None:
         self.packed = encoded([self.command])
+
+    def is_decided(self, *, is_last: bool = False) -> bool:
+        """Return whether there is an answer, by the votes so far. is_last: no more votes are waited for."""
+        if self.answer is None:
+            self.answer = self.decide(self.votes, is_last)
+        return self.answer is not None
 
 
 class Vote(Enum):
