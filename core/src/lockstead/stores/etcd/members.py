@@ -41,10 +41,8 @@ class Members:
         """Ask the member that answered first from now on, unless it says that it cannot serve."""
         if response.status != 200 and any(words in response.body for words in NOT_SERVING):
             self.failed(response.member)
-            return
-        if not self.has_served or response.member != self.endpoints[self._first]:
-            self._first = self.endpoints.index(response.member)
-            self.has_served = True
+        else:
+            self._first, self.has_served = self.endpoints.index(response.member), True
 
     def failed(self, member: str) -> None:
         """Ask the next member first from now on, if this one is asked first."""

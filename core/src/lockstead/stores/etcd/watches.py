@@ -50,10 +50,11 @@ MALFORMED: Final = (h11.ProtocolError, ValueError, LookupError, TypeError, Attri
 class Watch:
     """The changes of a key or range since a revision; none are received once it is broken.
 
-    has_changed is reset by the reader. state is the revision of the last change, None if it was a deletion.
+    has_changed is reset by the reader. state is the revision of the last change, None if it was a deletion. stream: the
+    one that received it last.
     """
 
-    __slots__ = ("_waker", "has_changed", "is_broken", "revision", "span", "state")
+    __slots__ = ("_waker", "has_changed", "is_broken", "revision", "span", "state", "stream")
 
     def __init__(self, span: Span, revision: int, waker: asyncio.Event) -> None:
         """Waker is set at every change. revision: the first one to report."""
@@ -61,6 +62,7 @@ class Watch:
         self.revision = revision
         self.has_changed = self.is_broken = False
         self.state: str | None = None
+        self.stream: _Stream | None = None
         self._waker = waker
 
     def received(self, revision: int, events: list[Json]) -> None:
@@ -182,7 +184,6 @@ class Watches:
         self._members = members
         self._fresh: dict[Watch, None] = {}
         self._streams: dict[_Stream, asyncio.Task[None]] = {}
-        self._of: dict[Watch, _Stream] = {}
         self._begins: asyncio.TimerHandle | None = None
         self._began_at = 0.0
 
@@ -201,11 +202,10 @@ class Watches:
     def remove(self, watch: Watch) -> None:
         """End a watch."""
         self._fresh.pop(watch, None)
-        stream = self._of.pop(watch, None)
-        if stream is not None:
-            stream.live.pop(watch, None)
-            if not stream.live:
-                self._end(stream)
+        if watch.stream is not None:
+            watch.stream.live.pop(watch, None)
+            if not watch.stream.live:
+                self._end(watch.stream)
 
     def follow(self) -> None:
         """Move the watches of a member that is not asked first any more: it may have failed silently."""
@@ -225,7 +225,8 @@ class Watches:
             if (is_young and len(stream.live) <= len(watches)) or len(self._streams) >= STREAMS_MAX:
                 watches.update(self._taken_over(stream))
         stream = _Stream(watches)
-        self._of.update(dict.fromkeys(watches, stream))
+        for watch in watches:
+            watch.stream = stream
         self._streams[stream] = asyncio.create_task(self._run(stream))
 
     def _taken_over(self, stream: _Stream) -> dict[Watch, None]:
