@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gcs_emulator import GcsServer
+from lockstead.errors import StoreUnavailable
 from lockstead.protocol.commands import Absent, Read
 from lockstead.stores import url
 from lockstead.stores.http import _in_turn
@@ -62,6 +63,14 @@ def test_the_next_address_of_a_name_is_tried_if_one_refuses(monkeypatch: pytest.
         store = url.open_store("gs://bucket/locks")
         assert isinstance(store, AsyncStore)
         assert isinstance(asyncio.run(store.aperform(Read(Name("apt")), 30.0)), Absent)
+
+
+def test_a_name_that_cannot_be_looked_up_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://{'a' * 64}.example:9")
+    store = url.open_store("gs://bucket/locks")
+    assert isinstance(store, AsyncStore)
+    with pytest.raises(StoreUnavailable):
+        asyncio.run(store.aperform(Read(Name("apt")), 30.0))
 
 
 def test_both_families_of_addresses_are_tried_in_turn() -> None:

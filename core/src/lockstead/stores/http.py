@@ -145,7 +145,7 @@ class _AwaitedBackend(httpcore.AsyncNetworkBackend):
                 found = await aside(lookup, ends_at)
         except TimeoutError as error:
             raise httpcore.ConnectTimeout(f"no address of {host} was found in time") from error
-        except (OSError, StoreUnavailable) as error:
+        except (OSError, UnicodeError, StoreUnavailable) as error:
             raise httpcore.ConnectError(str(error)) from error
         left = ends_at - time.monotonic()
         attempts = [

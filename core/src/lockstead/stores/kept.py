@@ -18,6 +18,9 @@ from lockstead.reading import DAMAGE, RECORD_BYTES_MAX, TOO_LARGE
 NO_MAP: Final = "its fields are not a map of text"
 NO_HEAD: Final = "the store's own data of it is missing"
 
+to_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""Encode a value as JSON. Made once: `json.dumps` would make an encoder for each call."""
+
 DAMAGED: Final = "damaged-"
 """Prefix of the incarnation of an unreadable record; such an incarnation identifies exactly what is stored."""
 

@@ -34,7 +34,7 @@ from lockstead.protocol.commands import (
     Snapshot,
 )
 from lockstead.script import Script
-from lockstead.stores.kept import bounded
+from lockstead.stores.kept import bounded, to_json
 from lockstead.values import Name, Space
 
 if TYPE_CHECKING:
@@ -180,16 +180,13 @@ def request_for(command: Command[Any], place: BucketPath) -> Request:
         case Read():
             return Request("Read", "GET", _object(place, command.name, {}))
         case Extend():
-            body = _encode({"metadata": dict(command.fields)}).encode()
+            body = to_json({"metadata": dict(command.fields)}).encode()
             target = _object(place, command.name, _expected(command))
             return Request("Extend", "PATCH", target, {"Content-Type": "application/json"}, body)
         case Remove():
             return Request("Remove", "DELETE", _object(place, command.name, _expected(command)))
         case _:
             raise TypeError(f"not a command for a store: {type(command).__name__}")
-
-
-_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def _expected(command: Extend | Replace | Remove) -> dict[str, str]:
@@ -215,7 +212,7 @@ def _insert(place: BucketPath, command: Create | Replace, expected: Mapping[str,
     }
     # encoded JSON contains no line break, so no field can forge the boundary
     content = (
-        f"--{_BOUNDARY}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{_encode(about)}\r\n"
+        f"--{_BOUNDARY}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{to_json(about)}\r\n"
         f"--{_BOUNDARY}\r\nContent-Type: application/octet-stream\r\n\r\n\r\n--{_BOUNDARY}--\r\n"
     )
     return Request(

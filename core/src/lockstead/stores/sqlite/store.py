@@ -7,7 +7,6 @@ growing even if the file is lost. Must not know what the fields of a record mean
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -41,6 +40,7 @@ from lockstead.stores.kept import (
     is_damaged,
     is_expected,
     map_of_text,
+    to_json,
     unreadable,
 )
 from lockstead.stores.port import StoreBase
@@ -83,8 +83,6 @@ _MEASURED: Final = _SELECT.replace("fields FROM", "NULL FROM")
 _LISTED: Final = _LIST.replace(f"key, part, {_COLUMNS}", "CAST(key AS BLOB), CAST(part AS BLOB)")
 """Used if a row is too large to be read or is not text: the row without its fields, and the names only."""
 _DISCARD: Final = f"DELETE FROM record {_AT}"  # noqa: S608
-
-_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 _At: TypeAlias = tuple[str, str, str]
 
@@ -254,7 +252,7 @@ class SqliteStore(StoreBase):
         return max(counted + 1, int(self._wall() * 1000))
 
     def _row(self, granted: int, revision: int, updated: float, fields: dict[str, str]) -> _Row:
-        return _Row(granted, revision, updated, self._boot, self._namespace, _encode(fields))
+        return _Row(granted, revision, updated, self._boot, self._namespace, to_json(fields))
 
     # --- waiting -------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from lockstead.reading import RECORD_BYTES_MAX, on_calendar
+from lockstead.stores.kept import to_json
 from lockstead.stores.port import Standing
 from lockstead.values import Name, Space
 
@@ -29,8 +30,6 @@ NOTED_MAX: Final = 1000
 
 ESCAPED_MAX: Final = 4096
 """Keys whose escaped form is cached: each command of a lock needs it once or twice."""
-
-_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class StoredRecord(NamedTuple):
@@ -100,7 +99,7 @@ def standing(node: str, stat: Any) -> Standing:
 
 def encode_record(mark: str, fields: dict[str, str]) -> bytes:
     """Encode a record as the data of its node."""
-    return _encode({"incarnation": mark, "fields": fields}).encode("utf-8", "surrogatepass")
+    return to_json({"incarnation": mark, "fields": fields}).encode("utf-8", "surrogatepass")
 
 
 def decode_record(data: bytes | None) -> StoredRecord | None:
