@@ -320,7 +320,7 @@ def on_postgres(text: str, fields: Fields) -> None:
             with suppress(StoreError):
                 postgres.snapshot(row)
             with suppress(StoreError):
-                postgres.written(row)
+                postgres.snapshot(row, {})
 
 
 def handed_over(text: str, fields: Fields) -> None:

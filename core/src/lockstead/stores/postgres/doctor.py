@@ -1,4 +1,4 @@
-"""What an examination of a PostgreSQL server looks at beyond a store's commands: durability, rights, pooler.
+"""Diagnosis of a PostgreSQL server beyond the store's commands: durability, permissions, pooler.
 
 Must not know commands or records.
 """
@@ -38,7 +38,7 @@ CONNECTIONS_LOW: Final = 10
 
 
 def examination(connection: Connection, schema: str, limit: float) -> Iterator[Finding]:
-    """Yield what is found of the server behind a connection. limit is seconds for each question."""
+    """Yield the findings on the server of a connection. limit is seconds for each statement."""
     asked = ", ".join(f"pg_catalog.current_setting('{name}', true)" for name in _SETTINGS)
     (row,) = connection.ask(f"SELECT {asked}, current_user".encode(), (), limit)
     found = {name: value or "" for name, value in zip((*_SETTINGS, "user"), row, strict=True)}
@@ -118,9 +118,9 @@ def _rights(connection: Connection, schema: str, user: str, limit: float) -> Fin
 
 
 def _owners(connection: Connection, schema: str, limit: float) -> Finding:
-    """Look who can change what runs as everybody who locks: the function that wakes, and what is put beside it."""
+    """Check who can change code that runs with the permissions of every client: our function, and what is beside it."""
     check = "schema.owners"
-    asked = (  # the name of the schema is a plain one
+    asked = (  # the schema's name is checked
         "SELECT pg_catalog.pg_get_userbyid(c.relowner), "  # noqa: S608
         "(SELECT pg_catalog.min(pg_catalog.pg_get_userbyid(p.proowner)) FROM pg_catalog.pg_proc AS p "
         "WHERE p.pronamespace = n.oid AND p.proowner <> c.relowner), "

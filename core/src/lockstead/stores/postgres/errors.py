@@ -1,6 +1,6 @@
-"""What an error of a PostgreSQL server, or of the way there, means for the caller: one line of the right class.
+"""Translation of errors of PostgreSQL and libpq to StoreErrors, each with a message of one line.
 
-Must not know what was asked.
+Must not know the statements.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ STANDBY: Final = (
 
 
 class Missing(StoreUnavailable):
-    """The tables are not there, or no longer. They are made on the next connection."""
+    """The tables do not exist. The next connection creates them."""
 
 
 class Forbidden(StoreRefused):
-    """The role has no right to do it."""
+    """The role lacks a permission."""
 
 
 _REFUSED: Final[tuple[tuple[str, str], ...]] = (
@@ -46,8 +46,8 @@ _REFUSED: Final[tuple[tuple[str, str], ...]] = (
     ("expected authentication request", "this is not a PostgreSQL server: correct host and port"),
     ("unsupported frontend protocol", "the server is too old: lockstead needs PostgreSQL 10 or later"),
 )
-"""Words of libpq's message for a connection that will never be taken, and what to do. A server that speaks another
-language is not understood, and asked again: no harm, but the line is its own."""
+"""Parts of libpq's message for a connection that will never be accepted, and the remedy. A server that speaks another
+language is not understood: it counts as unavailable, and the message is its own."""
 
 _UNAVAILABLE: Final[tuple[tuple[str, str], ...]] = (
     ("too many clients", "raise max_connections, or put PgBouncer in front"),
@@ -60,7 +60,7 @@ _UNAVAILABLE: Final[tuple[tuple[str, str], ...]] = (
 
 
 def not_connected(said: str, place: str) -> StoreError:
-    """Say what it means that no connection was made. Nothing was asked of the server."""
+    """Return the error of a connection that could not be opened. Nothing was asked of the server."""
     if ("role" in said or "database" in said) and "does not exist" in said:
         return StoreRefused(f"cannot connect to {place}: {said}; correct it in the URL, or create it")
     for words, remedy in _UNAVAILABLE:
@@ -74,12 +74,12 @@ def not_connected(said: str, place: str) -> StoreError:
 
 
 def refusal(code: str, severity: str, said: str, place: str, cancelled_after: float | None = None) -> StoreError:
-    """Say what it means that the server answered a statement with an error, before any result of it.
+    """Return the error of a statement that the server answered with an error before any result.
 
     cancelled_after: the seconds after which the statement was cancelled.
     """
     if not code or severity != "ERROR" or code.startswith("08"):
-        # the connection went with it, or a pooler speaks of a server that it lost: what that did nobody knows
+        # the connection ended with it, or a pooler lost its server: whether the change was made is unknown
         return OutcomeUnknown(f"{place} ended the connection: {said}")
     match code:
         case "57014":
@@ -104,5 +104,5 @@ def refusal(code: str, severity: str, said: str, place: str, cancelled_after: fl
             return StoreRefused(f"the tables in {place} are not lockstead's: {said}; name another schema by ?schema=")
     if code[:2] in ("22", "23", "42"):
         return StoreRefused(f"{place} refused: {said} ({code})")
-    # an error before a result takes the transaction back, whatever it is
+    # any error before a result rolls the transaction back
     return StoreUnavailable(f"{place} could not do it: {said} ({code}); nothing was changed")

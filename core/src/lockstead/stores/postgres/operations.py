@@ -1,4 +1,4 @@
-"""The scripts that carry out commands: which statements are asked for one, and what their rows come to.
+"""The scripts that carry out commands: which statements they send, and what the rows mean.
 
 Must not know connections.
 """
@@ -24,7 +24,7 @@ from lockstead.protocol.commands import (
     Snapshot,
 )
 from lockstead.script import Script
-from lockstead.stores.postgres.encoding import At, at, encoded, listing, seconds, shown, written
+from lockstead.stores.postgres.encoding import At, at, encoded, listing, seconds, shown, snapshot
 from lockstead.stores.postgres.libpq import Row
 from lockstead.stores.postgres.statements import Statements, bucket
 from lockstead.values import Name
@@ -37,19 +37,19 @@ Request: TypeAlias = "tuple[bytes, Sequence[str | None]]"
 Operation: TypeAlias = Script[Request, "list[Row]", T]
 
 LEFT_MAX: Final = 10_000
-"""Records of which it is kept in mind that they were left free; far more than a process gives back and takes again."""
+"""Maximum number of records remembered as left free; far more than a process releases and acquires again."""
 
 
 class Operations:
     """The scripts of one store. Safe to share between threads."""
 
-    def __init__(self, url: str, statements: Statements, asks: Callable[[str], None]) -> None:
-        """url: as it may be shown. asks is called with the key of each lock that is asked for."""
+    def __init__(self, url: str, statements: Statements, on_acquire: Callable[[str], None]) -> None:
+        """url: without credentials. on_acquire is called with the key of each lock that is asked for."""
         self._url = url
         self._statements = statements
-        self._asks = asks
+        self._on_acquire = on_acquire
+        # released by us while nobody waited, so most likely still free: acquired by a plain UPDATE
         self._left: set[At] = set()
-        """What we gave back while nobody waited: most likely it is free still, and taken by a plain UPDATE."""
 
     def carry_out(self, command: Command[Any], ends_at: float) -> Operation[Any]:
         """Carry out a command by one statement, unless that finds nothing to change. ends_at: monotonic clock."""
@@ -59,16 +59,16 @@ class Operations:
             case Remove():
                 return (yield from self._remove(command, ends_at))
             case Extend():
-                rung = _rung(command.name) if command.fields else None
-                asked = (*_expected(command), encoded(dict(command.fields)), rung)
+                number = _bucket(command.name) if command.fields else None
+                asked = (*_expected(command), encoded(dict(command.fields)), number)
                 row = yield from self._change(self._statements.extend, command, asked, ends_at)
-                return written(row) if isinstance(row, list) else row
+                return snapshot(row) if isinstance(row, list) else row
             case Replace():
-                self._asks(command.name.key)
+                self._on_acquire(command.name.key)
                 fields = dict(command.fields)
-                asked = (*_expected(command), encoded(fields), _rung(command.name))
+                asked = (*_expected(command), encoded(fields), _bucket(command.name))
                 row = yield from self._change(self._statements.replace, command, asked, ends_at)
-                return written(row, fields) if isinstance(row, list) else row
+                return snapshot(row, fields) if isinstance(row, list) else row
             case Read():
                 return shown((yield self._statements.read, at(command.name)))
             case List():
@@ -78,7 +78,7 @@ class Operations:
                 raise TypeError(f"not a command for a store: {type(command).__name__}")
 
     def _create(self, command: Create) -> Operation[Snapshot | Conflict]:
-        self._asks(command.name.key)
+        self._on_acquire(command.name.key)
         place, fields = at(command.name), dict(command.fields)
         asked = (*place, encoded(fields))
         rows: list[Row] = []
@@ -87,24 +87,24 @@ class Operations:
             rows = yield self._statements.retake, asked
         if not rows:
             rows = yield self._statements.create, asked
-        return written(rows[0], fields) if rows else Conflict()
+        return snapshot(rows[0], fields) if rows else Conflict()
 
     def _remove(self, command: Remove, ends_at: float) -> Operation[Removed | Conflict | Absent]:
-        asked = (*_expected(command), _rung(command.name))
+        asked = (*_expected(command), _bucket(command.name))
         row = yield from self._change(self._statements.remove, command, asked, ends_at)
         if not isinstance(row, list):
             return row
-        stamped, told = row
-        if told is None:
+        removed_at, notified = row
+        if notified is None:
             if len(self._left) >= LEFT_MAX:
                 self._left.clear()
             self._left.add(at(command.name))
-        return Removed(seconds(stamped))
+        return Removed(seconds(removed_at))
 
     def _change(
         self, statement: bytes, command: Extend | Replace | Remove, asked: Sequence[str | None], ends_at: float
     ) -> Operation[Row | Conflict | Absent]:
-        """Carry out a change; where it found nothing to change, look whether another record stands there, or none."""
+        """Carry out a change; if it changed no row, read whether there is another record or none."""
         # a change that begins when hardly any time is left ends with an unknown outcome
         last_begins_at = (time.monotonic() + ends_at) / 2
         while True:
@@ -114,20 +114,20 @@ class Operations:
             try:
                 found = yield self._statements.state, at(command.name)
             except OutcomeUnknown as error:
-                raise StoreUnavailable(str(error)) from error  # of the look: it is certain that nothing was changed
+                raise StoreUnavailable(str(error)) from error  # of the read: the change certainly changed nothing
             if not found:
                 return Absent()
             if command.incarnation not in (None, found[0][0]) or command.revision not in (None, found[0][1]):
                 return Conflict()
             if time.monotonic() >= last_begins_at:
-                # a trigger may keep every change of a row from being made
+                # a trigger may prevent every change of a row
                 raise StoreUnavailable(f"{self._url} changes nothing of {command.name.key!r}, though it is as expected")
-            # what was expected came to stand there between the two
+            # the expected record was written between the two statements
 
 
 def _expected(command: Extend | Replace | Remove) -> tuple[str | None, ...]:
     return (*at(command.name), command.incarnation, command.revision)
 
 
-def _rung(name: Name) -> str:
+def _bucket(name: Name) -> str:
     return str(bucket(name.key))

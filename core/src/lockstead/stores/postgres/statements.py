@@ -1,10 +1,10 @@
-"""Decides the SQL of every command: one statement each, which judges and carries out in one step, and its tables.
+"""The SQL of every command, one statement each that both checks and changes; and the tables.
 
-All of it is meant for autocommit at READ COMMITTED. There, an UPDATE that had to wait for another transaction looks
-again at the row as that one left it, but every other part of the statement goes on seeing what stood when it began. So
-nothing is decided by a second look but through a row lock, which also shows the row as it stands now.
+It is written for autocommit at READ COMMITTED. There, an UPDATE that had to wait for another transaction reads the row
+again as that one left it, but every other part of the statement still sees the state when it began. So a second read
+decides nothing, except through a row lock, which also shows the row as it is now.
 
-Who may create functions or operators in a schema of the caller's search path must not be able to run code by them
+Users who may create functions or operators in a schema of the caller's search path must not be able to run code by them
 (CVE-2018-1058). So every function is named with its schema, every operator has operands of exactly its types (then
 PostgreSQL takes that of pg_catalog), and our own function has a search path of its own. Must not know connections.
 """
@@ -22,34 +22,34 @@ from lockstead.reading import COUNTER_MAX, EPOCH_MAX, RECORD_BYTES_MAX
 from lockstead.values import Space
 
 SCHEMA_VERSION: Final = 4
-"""The version of the tables that this file makes."""
+"""The version of the tables below."""
 
 BUCKETS: Final = 256
-"""Locks by which waiters say that they wait; a key has the one of its CRC."""
+"""Number of advisory locks that waiters hold; a key's lock is found by its CRC."""
 
 EVERYBODY: Final = 0
-"""Stands in a notification in the place of the one connection that it is for."""
+"""In a notification, in place of the process id of its only receiver."""
 
 SETTING_UP: Final = -1
-"""The lock, beside those, under which the tables are made."""
+"""The advisory lock, beside those, under which the tables are created."""
 
 SWEEP_EVERY: Final = 3600.0
-"""Seconds between two sweeps of the whole table by anybody."""
+"""Seconds between two sweeps of the whole table by any client."""
 
 REMEMBERED: Final = "1 day"
-"""How long the row of a removed record stays, so that its counter goes on: far longer than any request is late."""
+"""How long the row of a removed record is kept, so that its counter continues: far longer than any request is late."""
 
 _CLOCK: Final = "pg_catalog.clock_timestamp()"
 _SANE: Final = (
     f"{{0}} >= pg_catalog.to_timestamp(0::float8) AND {{0}} <= pg_catalog.to_timestamp({EPOCH_MAX:.0f}::float8)"
 )
-"""Whether a time is one that a calendar has: somebody may have set it to infinity, or to where no number reaches."""
+"""Whether a time is in range: another program may have set it to infinity, or too far away for a number."""
 _US: Final = f"CASE WHEN {_SANE} THEN (pg_catalog.date_part('epoch', {{0}}) * 1000000::float8)::bigint END"
 _MS: Final = f"(pg_catalog.date_part('epoch', {_CLOCK}) * 1000::float8)::bigint"
 _NAMED: Final = "{}.space = $1::text AND {}.key = $2::text AND {}.part = $3::text"
 _HERE: Final = "pg_catalog.pg_postmaster_start_time()"
-"""What tells one run of one server from all others. Times are compared only within one: after a failover another
-machine's clock speaks, and what it says of the old one's reading is worth nothing."""
+"""Identifies one run of one server. Times are compared only within one: after a failover, times of another machine's
+clock mean nothing here."""
 
 _STAMPED: Final = (
     f"updated = CASE WHEN r.clock = {_HERE} AND {_SANE.format('r.updated')} THEN greatest(r.updated, {_CLOCK}) "
@@ -60,18 +60,18 @@ _STAMPED: Final = (
 _UPDATED: Final = _US.format("r.updated")
 _NOW: Final = _US.format(_CLOCK)
 _WRITTEN: Final = f"r.granted, r.revision, {_UPDATED} AS updated, {_NOW} AS now"
-"""What is shown of a row that the statement itself has stamped."""
+"""The columns of a row that the statement itself has changed."""
 
 _FIELDS: Final = (
     f"CASE WHEN pg_catalog.pg_column_size(r.fields) <= {RECORD_BYTES_MAX} "
     f"AND pg_catalog.octet_length(r.fields::text) <= {RECORD_BYTES_MAX} THEN r.fields END"
 )
-"""The fields, unless they are larger than a record can be: measured as they are stored, which may be compressed, and
-only if that is small enough unpacked and measured as they are sent."""
+"""The fields, unless they are larger than a record can be: first the stored size is checked, which may be compressed,
+and only if that is small enough they are unpacked and checked as they are sent."""
 
 _NEXT: Final = f"({{0}} + {(1 << 63) - COUNTER_MAX} - {(1 << 63) - COUNTER_MAX - 1})"
-"""A counter's next number. Out of range, and so an error of the server's, where the counter is beyond COUNTER_MAX: only
-another program set it so far, and no greater number could be given after it."""
+"""A counter's next number. It is out of range, an error of the server, if the counter is beyond COUNTER_MAX: then
+another program has set it, and no greater number could follow."""
 
 _GRANTED: Final = f"greatest({_NEXT.format('r.granted')}, {{}})"
 _RENEWED: Final = f"revision = {_NEXT.format('r.revision')}"
@@ -84,7 +84,7 @@ _SHOWN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """The statements for one schema, as bytes for the wire."""
+    """The statements for one schema, encoded."""
 
     create: bytes
     retake: bytes
@@ -111,12 +111,12 @@ def lock_class(schema: str) -> int:
 
 
 def bucket(key: str) -> int:
-    """Return the second of the two numbers for who waits for a key."""
+    """Return the second of the two numbers of the advisory lock of a key's waiters."""
     return zlib.crc32(key.encode()) % BUCKETS
 
 
 def statements(schema: str) -> Statements:
-    """Return the statements for a schema, whose name must be a plain one."""
+    """Return the statements for a schema, whose name must be checked."""
     record, at = f"{schema}.record", _NAMED.format("r", "r", "r")
     ring = partial(_ring, schema, "$1::text", "$2::text")
     texts = {
@@ -136,7 +136,7 @@ def statements(schema: str) -> Statements:
             f"{_RENEWED}, fields = r.fields || $6::jsonb",
             f"{_WRITTEN}, {_FIELDS}, {ring('$7::int')}",
         ),
-        # what a broken record leaves behind is a counter that can go on
+        # the counter that a damaged record leaves can continue
         "remove": _change(
             record,
             at,
@@ -166,7 +166,7 @@ def statements(schema: str) -> Statements:
 
 
 def _added(schema: str) -> str:
-    """Count what runs with our statements and is not ours: triggers and rules, by which others act as who locks."""
+    """Return the SQL that counts added triggers and rules, which would run with the permissions of every client."""
     return (
         "SELECT pg_catalog.count(*) FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n "
         f"ON n.oid = c.relnamespace WHERE n.nspname = '{schema}' AND c.relname IN ('record', 'meta') "
@@ -176,8 +176,8 @@ def _added(schema: str) -> str:
 
 
 def _create(record: str, at: str) -> str:
-    # A counter that is drawn before the row is locked may come late: who drew first may be granted last. So the number
-    # is made from the row itself, which outlives its record. The first look spares a refused Create a write.
+    # A number drawn before the row is locked may come late: the first to draw may be the last to be granted. So it is
+    # made from the row itself, which outlives its record. The first SELECT saves a refused Create a write.
     return (
         f"INSERT INTO {record} AS r (space, key, part, granted, revision, updated, clock, fields) "
         f"SELECT $1::text, $2::text, $3::text, {_MS}, 1, {_CLOCK}, {_HERE}, $4::jsonb "
@@ -189,8 +189,8 @@ def _create(record: str, at: str) -> str:
 
 
 def _change(record: str, at: str, change: str, shown: str) -> str:
-    # No row: nothing was changed. Whether there is another record or none is a second statement's (`state`), which is
-    # needed seldom; as a part of this one it would be started up with every change, and take longer than the change.
+    # No row: nothing was changed. Whether there is another record or none is the question of a second statement
+    # (`state`), which is rarely needed; as a part of this one it would cost every change more than the change itself.
     return (
         f"UPDATE {record} AS r SET {change}, {_STAMPED} "
         f"WHERE {at} AND r.fields IS NOT NULL AND ($4::text IS NULL OR r.granted::text = $4::text) "
@@ -199,10 +199,9 @@ def _change(record: str, at: str, change: str, shown: str) -> str:
 
 
 def _extend_many(record: str, ring: str) -> str:
-    # Takes the rows that it can have at once, so that a row that somebody else keeps locked holds up no other, and two
-    # batches never wait for each other. One row of NULL: there is a record, and not the one expected; the last column
-    # true: somebody had it locked, or its counter is beyond use, and it has to be asked for by itself. None: there is
-    # none.
+    # It changes the rows that are not locked, so that a locked row delays no other, and two batches never wait for each
+    # other. A row of NULL: there is a record, but not the expected one; with the last column true, it was locked or its
+    # counter is out of range, and it must be sent alone. No row: there is no record.
     same = "r.space = {0}.space AND r.key = {0}.key AND r.part = {0}.part"
     return (
         "WITH g AS (SELECT * FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS g(n int, space text, key text, "
@@ -222,10 +221,10 @@ def _extend_many(record: str, ring: str) -> str:
 
 
 def _ring(schema: str, space: str, key: str, number: str) -> str:
-    # A notification makes all commits of the whole server queue up for a moment, so only where somebody waits. Who
-    # waits holds a lock of the bucket and looks at the record *afterwards*; we try for it before we commit and keep it
-    # until then. So either we see the waiter, or the waiter is told to look again. Whom to tell is a function's: as a
-    # part of the statement it would be started up each time, although nobody waits.
+    # A notification makes all commits of the whole server queue up for a moment, so it is sent only if there are
+    # waiters. A waiter holds the lock of the bucket and reads the record *afterwards*; we try to lock it before the
+    # commit and keep it until then. So either we see the waiter, or the waiter sees the change. The receiver is chosen
+    # by a function: as a part of the statement it would cost time even without waiters.
     return (
         f"CASE WHEN {number} IS NOT NULL AND NOT pg_catalog.pg_try_advisory_xact_lock({lock_class(schema)}, {number}) "
         f"THEN {schema}.tell({space}, {key}, {number}, '{{}}')::text END"
@@ -233,9 +232,9 @@ def _ring(schema: str, space: str, key: str, number: str) -> str:
 
 
 def _tell(schema: str) -> str:
-    # Of those who wait for a lock one is told, since one can have it: any of them, or who got it first would be told of
-    # every release. Whoever waits for members to go is not asked who it is. passed: who was told before, and does not
-    # want it; a hundred of them, for a notification has room for 8,000 bytes.
+    # One waiter for a lock is notified, since only one can acquire it: a random one, or the first would be notified of
+    # every release. Changes of members are for everybody. passed: the processes that were notified before and did not
+    # use it; at most a hundred, because a notification has room for 8,000 bytes.
     return (
         f"CREATE OR REPLACE FUNCTION {schema}.tell(space text, key text, bucket int, passed int[]) RETURNS void "
         f"LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $tell$ "
@@ -252,9 +251,9 @@ def _tell(schema: str) -> str:
 
 
 def tables(schema: str) -> tuple[str, ...]:
-    """Return the statements that make the tables of a schema, as an administrator may run them."""
+    """Return the statements that create the tables of a schema, as an administrator may run them."""
     return (
-        # by bytes: an index in the order of a language breaks when the language's rules are updated
+        # by bytes: an index in the order of a language breaks when its rules are updated
         f'CREATE TABLE {schema}.record (space text COLLATE "C" NOT NULL, key text COLLATE "C" NOT NULL, '
         'part text COLLATE "C" NOT NULL, granted bigint NOT NULL, revision bigint NOT NULL, '
         "updated timestamptz NOT NULL, clock timestamptz, fields jsonb CHECK (jsonb_typeof(fields) = 'object'), "
@@ -268,19 +267,19 @@ def tables(schema: str) -> tuple[str, ...]:
 
 
 def _migrations(schema: str) -> str:
-    # Processes of an older version go on meanwhile, so a column is added and none is changed: what they write leaves
-    # `clock` as it was, and a row without it is observed instead of judged.
+    # Processes of an older version continue meanwhile, so a column is added and none is changed. They leave `clock`
+    # as it was, and a record without it is observed for its ttl.
     return (
         f"IF (SELECT version FROM {schema}.meta) < 2 THEN ALTER TABLE {schema}.record ADD COLUMN clock timestamptz; "
         f"UPDATE {schema}.meta SET version = 2; END IF; "
-        # 3 had the function without a search path of its own
+        # in version 3 the function had no search path of its own
         f"IF (SELECT version FROM {schema}.meta) < 4 THEN {_tell(schema)}; "
         f"UPDATE {schema}.meta SET version = 4; END IF;"
     )
 
 
 def _set_up(schema: str) -> str:
-    # The catalogs are read by queries: to_regclass would answer from a cache that a wait for the lock does not freshen.
+    # The catalogs are read by queries: to_regclass would use a cache that a wait for the lock does not refresh.
     made = "; ".join(tables(schema))
     return (
         f"DO $lockstead$ BEGIN PERFORM pg_catalog.pg_advisory_xact_lock({lock_class(schema)}, {SETTING_UP}); "

@@ -57,7 +57,7 @@ TRAITS: Final = Traits(
 
 
 class PostgresStore(StoreBase):
-    """Records in a PostgreSQL database. Promises nothing over a failover that loses what was committed."""
+    """Records in a PostgreSQL database. Guarantees nothing over a failover that loses committed changes."""
 
     traits = TRAITS
     behind = BEHIND
@@ -68,13 +68,13 @@ class PostgresStore(StoreBase):
         self._statements = statements(target.schema)
         self._pool = Pool(target.url, self._open, CONNECTIONS_MAX, age_max=AGE_MAX)
         self._listener = Listener(target, self._statements, self._ask_within)
-        self._operations = Operations(target.url, self._statements, self._asks)
+        self._operations = Operations(target.url, self._statements, self._listener.note_acquire)
         self._pools = self._looped()
         self._inherited: list[object] = []
         self._is_open = True
 
     def perform(self, command: Command[A], limit: float) -> A:
-        """Carry out one command within `limit` seconds: by one statement, unless it finds nothing to change.
+        """Carry out one command within `limit` seconds: by one statement, unless it changes no row.
 
         Raises StoreUnavailable (nothing was changed), OutcomeUnknown or StoreRefused.
         """
@@ -103,7 +103,7 @@ class PostgresStore(StoreBase):
     async def aperform(self, command: Command[Any], limit: float) -> Any:
         """Carry out one command like `perform`, awaiting, from any event loop of asyncio.
 
-        Cancelled while a statement is under way, it closes the connection, and the outcome is unknown.
+        If it is cancelled during a statement, the connection is closed and the outcome is unknown.
         """
         if not self._is_open:
             raise StoreUnavailable(f"the store {self.url} is closed")
@@ -149,7 +149,7 @@ class PostgresStore(StoreBase):
         locked: list[int] = []
         for number, command in enumerate(commands):
             if isinstance(command, Extend) and command.name not in extends:
-                extends[command.name] = number  # a statement changes a row once: a second one of a name goes alone
+                extends[command.name] = number  # a statement changes a row once: a second command is sent alone
             elif isinstance(command, Read):
                 reads.append(number)
             else:
@@ -163,7 +163,7 @@ class PostgresStore(StoreBase):
             try:
                 found = several([commands[number] for number in numbers], ends_at)
             except StoreRefused:
-                alone = sorted((*alone, *numbers))  # one that is refused refuses all: each is asked by itself
+                alone = sorted((*alone, *numbers))  # one that is refused refuses all: each is sent alone
                 continue
             except StoreError as error:
                 found = [error] * len(numbers)
@@ -171,11 +171,11 @@ class PostgresStore(StoreBase):
                 found = [senseless(self.url, error)] * len(numbers)
             for number, answer in zip(numbers, found, strict=True):
                 answers[number] = answer
-            # 18.0 and 18.1 lose a row of such a statement if somebody changed it in the same moment
+            # 18.0 and 18.1 lose a row of such a statement if it was changed concurrently
             alone += [number for number in numbers if isinstance(answers[number], Conflict)]
             locked += [number for number in numbers if answers[number] is None]
         for left, number in zip(range(len(alone) + len(locked), 0, -1), (*alone, *locked), strict=True):
-            # one that waits for a locked row leaves as much time to each after it
+            # one that waits for a locked row leaves the same time to each after it
             share = 1 if left > len(locked) else left
             try:
                 answers[number] = self.perform(commands[number], max(0.001, (ends_at - time.monotonic()) / share))
@@ -207,17 +207,14 @@ class PostgresStore(StoreBase):
 
     # --- waiting -------------------------------------------------------------------------------------------------
 
-    def _asks(self, key: str) -> None:
-        self._listener.asks(key)
-
     def subscribe(self, name: Name, on_change: OnChange) -> Subscription:
-        """Subscribe to changes of a record: by notifications, or by looks of one thread where there can be none."""
+        """Subscribe to changes of a record: by notifications, or by polling in one thread if there can be none."""
         return self._listener.subscribe(name, on_change)
 
     # --- examining -----------------------------------------------------------------------------------------------
 
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
-        """Look at the server's durability, its standbys, what stands between, and the role's rights."""
+        """Check the server's durability, its standbys, the way to it, and the role's rights."""
         taken = self._pool.take(self.url, time.monotonic() + limit)
         try:
             is_verified, way = self._target.is_verified, "sslmode=verify-full"
@@ -234,9 +231,10 @@ class PostgresStore(StoreBase):
         self._inherited.append(self._pools)  # collected, it would wake the parent's event loop
         self._pools = self._looped()
         self._listener = self._listener.forget()
+        self._operations = Operations(self.url, self._statements, self._listener.note_acquire)
 
     def close(self) -> None:
-        """Close every connection; those in use as soon as they are given back."""
+        """Close all idle connections now, and those in use as soon as they are given back."""
         self._is_open = False
         self._listener.close()
         self._pool.close()
@@ -244,4 +242,4 @@ class PostgresStore(StoreBase):
 
 
 UNLIKE_ROWS: Final = (ValueError, IndexError, KeyError)
-"""What comes of reading rows that have other columns than those that were asked for."""
+"""Errors of reading rows that do not have the expected columns."""

@@ -1,6 +1,6 @@
-"""What a `postgresql:` URL says: hosts and database, what of it is libpq's, and what may be shown of it.
+"""Parsing of `postgresql:` URLs: hosts and database, the options of libpq, and the URL without credentials.
 
-A DAG file names many locks and opens none, so this file imports nothing but to open one. Must not know SQL.
+A DAG file defines many locks and opens none, so this module imports more only to open one. Must not know SQL.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ LIBPQ: Final = frozenset((
     "sslnegotiation", "sslpassword", "sslrootcert", "sslsni", "target_session_attrs", "tcp_user_timeout", "user",
 ))
 # fmt: on
-"""What libpq reads itself. Host, port and database stand in the URL proper."""
+"""The options that libpq reads. Host, port and database are in the URL before the `?`."""
 
 OURS: Final = frozenset(("cleartext", "schema", "listen", "listen_host", "listen_port"))
 SECRET: Final = frozenset(("password", "sslpassword", "user"))
-"""What is left out of a URL that is shown: libpq finds it in PGUSER, PGPASSWORD, a password file or a service."""
+"""The options that a printable URL omits: libpq reads them from PGUSER, PGPASSWORD, a password or service file."""
 
 SCHEMA: Final = "lockstead"
 MISSING: Final = "the PostgreSQL store needs psycopg: pip install 'lockstead[postgres]'"
@@ -39,11 +39,11 @@ MISSING: Final = "the PostgreSQL store needs psycopg: pip install 'lockstead[pos
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a URL names. conninfo is for libpq and may hold credentials; url may be shown.
+    """A parsed URL. conninfo is for libpq and may contain credentials; url contains none.
 
-    listen: whether a connection that waits for notifications is opened: "auto" (not through a pooler), "yes", "no".
-    listen_to: libpq's options for that connection where it goes another way. may_be_clear: a password may go in clear
-    to another machine. is_verified: the server's certificate has to name the host.
+    listen: whether to open a connection for notifications: "auto" (not through a pooler), "yes" or "no". listen_to:
+    the options of libpq that differ for that connection. may_be_clear: a password may be sent unencrypted to another
+    machine. is_verified: the server's certificate must name the host.
     """
 
     conninfo: str = field(repr=False)
@@ -56,7 +56,7 @@ class Target:
 
 
 class _Opener(Opener):
-    """Opens `postgresql://user@host1,host2/database?sslmode=verify-full`, also written `postgres://`."""
+    """The opener of `postgresql://user@host1,host2/database?sslmode=verify-full`, also written `postgres://`."""
 
     options = LIBPQ | OURS
     takes_user = True
@@ -72,15 +72,15 @@ class _Opener(Opener):
         return target_of(store_url).url
 
     def open(self, store_url: str, client: object | None) -> PostgresStore:
-        """Open the store; asks the server nothing yet. ValueError for a URL that names no database.
+        """Open the store without connecting. Raises ValueError for a URL without a database.
 
-        StoreRefused when the client library is missing, TypeError for a client.
+        Raises StoreRefused if the client library is missing, TypeError if a client is passed.
         """
         if client is not None:
             raise TypeError("a PostgreSQL store accepts no client: it needs connections of its own; give a URL")
         target = target_of(store_url)
         try:
-            import psycopg  # noqa: F401 - found missing here, not in the middle of a renewal
+            import psycopg  # noqa: F401 - if it is missing, fail here and not during a renewal
         except ImportError as error:
             raise StoreRefused(MISSING) from error
         from lockstead.stores.postgres.store import PostgresStore
@@ -89,7 +89,7 @@ class _Opener(Opener):
 
 
 def target_of(store_url: str) -> Target:
-    """Read a store's URL. ValueError, which repeats nothing of it, if it is none of this store."""
+    """Parse a store's URL; raise ValueError, with a message that repeats nothing of it, if it is invalid."""
     before, options = options_of(store_url)
     found = re.fullmatch(r"postgres(?:ql)?://(?:[^/]*@)?(?P<hosts>[^/@]*)/(?P<database>[^/]+)", before)
     if found is None:
@@ -110,7 +110,7 @@ def target_of(store_url: str) -> Target:
     if schema == SCHEMA:
         shown.pop("schema", None)
     return Target(
-        # libpq knows only one of the two ways to write its scheme in every version
+        # older versions of libpq know only one of the two spellings of the scheme
         conninfo=before.replace("postgres:", "postgresql:", 1) + _query(options, LIBPQ),
         url=f"postgresql://{found['hosts']}/{found['database']}{query(shown)}",
         schema=schema,
@@ -126,7 +126,7 @@ def target_of(store_url: str) -> Target:
 
 
 def _ports(hosts: str) -> list[str]:
-    """Return what stands after the colon of each host, empty where libpq's own default holds."""
+    """Return the port of each host as written; empty for libpq's default."""
     return [re.sub(r"^\[[^\]]*\]", "", host).partition(":")[2] for host in hosts.split(",")]
 
 

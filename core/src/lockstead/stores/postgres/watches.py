@@ -1,7 +1,7 @@
-"""Changes of records, for all subscribers of a store: by notifications, and by looks where there can be none.
+"""Change notifications for all subscribers of a store: by NOTIFY, or by polling if there can be none.
 
-One thread and one connection of their own. While anybody subscribes to a key, that connection holds the shared advisory
-lock of the key's bucket: so a statement that changes a record knows whether to notify. No lease depends on this
+One thread with its own connection. While there are subscriptions to a key, that connection holds the shared advisory
+lock of the key's bucket, so a statement that changes a record knows whether to notify. No lease depends on this
 connection. Must not know what a record means.
 """
 
@@ -26,45 +26,45 @@ from lockstead.stores.postgres.url import Target
 from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
 from lockstead.values import Name
 
-TRY_AGAIN: Final = 0.02
-"""Seconds until the lock of a bucket is tried again that was not free."""
+RETRY_AFTER: Final = 0.02
+"""Seconds until a bucket's lock that was not free is tried again."""
 
 POLL_MIN: Final = 0.05
 POLL_MAX: Final = 0.5
-"""Seconds between two looks at the records where no notification will come."""
+"""Seconds between two polls of the records if there are no notifications."""
 
 INSURANCE: Final = 5.0
-"""Seconds between two looks where one will: a connection can be dead without a word."""
+"""Seconds between two polls if there are: a dead connection may look alive."""
 
 LINGERS: Final = 5.0
-"""Seconds that the lock of a bucket is kept when nobody subscribes: most who stop waiting begin again at once."""
+"""Seconds that a bucket's lock is kept without subscriptions: most callers that stop waiting soon wait again."""
 
 IDLES: Final = 30.0
 """Seconds without any subscription after which the connection is closed."""
 
-ASKS_WITHIN: Final = 0.1
-"""Seconds in which a process that was notified of a release asks for the lock; else another one is notified."""
+ACQUIRES_WITHIN: Final = 0.1
+"""Seconds in which a process that was notified of a release must try to acquire; else another one is notified."""
 
 ANSWERS_WITHIN: Final = 5.0
 PAUSE_MIN: Final = 0.5
 PAUSE_MAX: Final = 15.0
-"""Seconds until the next try after the connection was lost or refused."""
+"""Seconds until the next attempt after the connection was lost or refused."""
 
 Ask: TypeAlias = Callable[[bytes, tuple[str, ...], float], "list[Row]"]
-"""Carries out a statement within a limit (seconds)."""
+"""Returns the rows of a statement, within a limit (seconds)."""
 
 FORGETS_ABOVE: Final = 100
-"""Records that are kept in mind beyond twice those that are subscribed to."""
+"""Number of remembered records beyond twice the number of those with subscriptions."""
 
 _NEW: Final = ("not looked at yet",)
 _FAILURES: Final = (StoreError, ValueError, IndexError, KeyError)
-"""What comes of a server that is down, or whose rows are others than those that were asked for."""
+"""Errors of a server that is down, or whose rows do not have the expected columns."""
 
 
 class Listener:
     """The subscriptions of one process to one store, and the connection that listens for them.
 
-    ask uses a connection of the store's own. Replaced in a forked child, where the thread is not.
+    ask uses a connection of the store's pool. Replaced in a forked child, where the thread does not exist.
     """
 
     def __init__(self, target: Target, statements: Statements, ask: Ask) -> None:
@@ -73,7 +73,7 @@ class Listener:
         self._statements = statements
         self._ask = ask
         self._lock = threading.Lock()
-        # incarnation and revision of what was looked at, None for an absent record
+        # the last seen incarnation and revision of each record; None for an absent one
         self._states: dict[Name, tuple[str | None, ...] | None] = {}
         self._fresh: set[Name] = set()
         self._wanted: dict[int, float] = {}
@@ -83,10 +83,11 @@ class Listener:
         self._is_open = True
         self._listens = target.listen != "no"
         self._me = ""
-        self._told: dict[str, tuple[str, float]] = {}
+        # by key: the receivers so far of a notification that was not used yet, and until when it may be
+        self._unused: dict[str, tuple[str, float]] = {}
 
     def subscribe(self, name: Name, on_change: OnChange) -> Subscription:
-        """Return a subscription to a record, as `stores.port.SupportsWatch` wants it."""
+        """Return a subscription to a record, as specified by `stores.port.SupportsWatch`."""
         subscription, _ = self.subscriptions.add(name, on_change)
         with self._lock:
             self._fresh.add(name)
@@ -96,10 +97,10 @@ class Listener:
                 self._start()
         return subscription
 
-    def asks(self, key: str) -> None:
-        """Note that this process asks for the lock: whatever comes of it, nobody else need be told in its place."""
-        if self._told:
-            self._told.pop(key, None)
+    def note_acquire(self, key: str) -> None:
+        """Note that this process tries to acquire a lock: then no other process needs to be notified in its place."""
+        if self._unused:
+            self._unused.pop(key, None)
 
     def _start(self) -> None:
         wake_reader, self._wakes = os.pipe()
@@ -133,7 +134,7 @@ class Listener:
             os.close(wake_reader)
 
     def _may_end(self) -> bool:
-        """Return whether nobody needs the thread; then it is forgotten: the next subscription starts another."""
+        """Return whether the thread is no longer needed; then the next subscription starts another one."""
         with self._lock:
             if self._is_open and self.subscriptions:
                 return False
@@ -142,7 +143,7 @@ class Listener:
             return True
 
     def _poll(self, wake_reader: int, seconds: float) -> None:
-        """Look at the records now and then: no notification comes."""
+        """Poll the records for some seconds."""
         ends_at, pause = time.monotonic() + seconds, POLL_MIN
         while self._is_open and self.subscriptions and time.monotonic() < ends_at:
             with suppress(*_FAILURES):
@@ -152,7 +153,7 @@ class Listener:
                 pause = POLL_MIN
 
     def _listen(self, wake_reader: int) -> None:
-        """Listen until nobody has subscribed for long. Raises StoreError when the connection is lost."""
+        """Listen until there have been no subscriptions for long. Raises StoreError if the connection is lost."""
         target = self._target
         way = _conninfo(target)
         connection = run(connect(Connection, way, target.url, ANSWERS_WITHIN, may_be_clear=target.may_be_clear))
@@ -160,7 +161,7 @@ class Listener:
             (row,) = connection.ask(b"SELECT pg_catalog.pg_backend_pid()", (), ANSWERS_WITHIN)
             self._me = str(row[0])
             if not connection.learn(row[0]) and target.listen == "auto":
-                # a pooler stands between: what is listened for there may be told to somebody else
+                # a pooler may deliver the notifications to another client
                 self._listens = False
                 return
             connection.ask(self._statements.listen, (), ANSWERS_WITHIN)
@@ -169,7 +170,7 @@ class Listener:
             self._serve(connection, wake_reader)
         finally:
             self._held = frozenset()
-            self._told.clear()
+            self._unused.clear()
             connection.close()
 
     def _serve(self, connection: Connection, wake_reader: int) -> None:
@@ -179,7 +180,7 @@ class Listener:
         looked_at = used_at = time.monotonic()
         while self._is_open:
             is_complete = self._take_locks(connection)
-            # each change that is committed from here on is notified: the look closes the gap before
+            # each change committed from here on is notified; this poll finds earlier ones
             fresh = self._take_fresh(is_notified=True)
             self._look(connection.ask, fresh, fresh)
             now = time.monotonic()
@@ -190,21 +191,21 @@ class Listener:
                 used_at = now
             elif now - used_at > IDLES:
                 return
-            # what came with the answer to a statement is read already, and wakes no poll
+            # notifications read together with a reply do not wake the poll
             self._notify(connection)
-            poll.poll(int(min(1.0 if is_complete else TRY_AGAIN, self._pass_on_late(connection)) * 1000) + 1)
+            poll.poll(int(min(1.0 if is_complete else RETRY_AFTER, self._pass_on_late(connection)) * 1000) + 1)
             _is_woken(wake_reader, 0.0)
             self._notify(connection)
 
     def _take_fresh(self, *, is_notified: bool) -> set[Name]:
-        """Return the records that were subscribed to and not looked at since; is_notified: only those notified of."""
+        """Return newly subscribed records that were not polled yet; is_notified: only those with notifications."""
         with self._lock:
             taken = {name for name in self._fresh if not is_notified or bucket(name.key) in self._held}
             self._fresh -= taken
             return taken
 
     def _look(self, ask: Ask, names: Collection[Name], fresh: Collection[Name] = ()) -> None:
-        """Look at records, and notify of those that changed; also of fresh ones that are absent."""
+        """Poll records and call the subscribers of those that changed, and of fresh ones that are absent."""
         if not names:
             return
         order = list(names)
@@ -220,7 +221,7 @@ class Listener:
             self._states = {name: state for name, state in self._states.items() if name in known}
 
     def _take_locks(self, connection: Connection) -> bool:
-        """Hold the locks of the buckets that are waited for, and no other for long; False if one was not free."""
+        """Hold the locks of the buckets with subscriptions, others not for long; return False if one was not free."""
         now, lock = time.monotonic(), str(lock_class(self._target.schema))
         with self._lock:
             for name in self.subscriptions.names():
@@ -228,10 +229,10 @@ class Listener:
             self._wanted = {number: at for number, at in self._wanted.items() if now - at < LINGERS}
             wanted = frozenset(self._wanted)
             dropped = self._held - wanted
-            self._held -= dropped  # under the lock: a record that is subscribed to from here on is looked at first
+            self._held -= dropped  # under the lock: a record subscribed to from here on is polled first
         is_complete = True
         for number in wanted - self._held:
-            # somebody may be changing a record of this bucket right now, and has looked whether anybody waits
+            # a concurrent change of a record of this bucket may already have checked for waiters
             (row,) = connection.ask(
                 b"SELECT pg_catalog.pg_try_advisory_lock_shared($1::int, $2::int)", (lock, str(number)), ANSWERS_WITHIN
             )
@@ -246,51 +247,53 @@ class Listener:
         return is_complete
 
     def _notify(self, connection: Connection) -> None:
-        """Call the subscribers of what was notified; where there are none any more, have another process notified."""
-        while notified := connection.notifications():  # again: more may have come with an answer
-            for said in notified:
-                told, _, key = said.partition(" ")
-                is_for_us = told.partition(",")[0] == self._me
-                if (is_for_us or told == str(EVERYBODY)) and not self._called(key, told if is_for_us else None):
+        """Call the subscribers of what was notified; if there are none any more, pass the notification on."""
+        while notified := connection.notifications():  # again: more may have arrived with a reply
+            for payload in notified:
+                receivers, _, key = payload.partition(" ")
+                is_for_us = receivers.partition(",")[0] == self._me
+                if (is_for_us or receivers == str(EVERYBODY)) and not self._called(
+                    key, receivers if is_for_us else None
+                ):
                     self._take_locks(connection)
-                    self._pass_on(connection, key, told)
+                    self._pass_on(connection, key, receivers)
 
-    def _called(self, key: str, told: str | None) -> bool:
-        """Call the subscribers of a key. False if it is to be passed on: this process was notified and has none."""
+    def _called(self, key: str, receivers: str | None) -> bool:
+        """Call the subscribers of a key; return False if this process was notified and has none."""
         subscribed = self.subscriptions.names()
         names = [name for name in subscribed if name.key == key]
         with self._lock:
-            if names and told is not None:
-                self._told[key] = told, time.monotonic() + ASKS_WITHIN
+            if names and receivers is not None:
+                self._unused[key] = receivers, time.monotonic() + ACQUIRES_WITHIN
             if not names and not any(bucket(other.key) == bucket(key) for other in subscribed):
-                # the lock of the bucket lingers: this process must be passed over once, and not with every release
+                # the bucket's lock lingers: this process must be passed over once, not at every release
                 self._wanted.pop(bucket(key), None)
         for name in names:
-            self._states[name] = None  # as a rule it has gone: whatever is found there next is a change
-            self.subscriptions.changed(name, is_free=told is not None)
-        return bool(names) or told is None
+            self._states[name] = None  # usually it is gone: whatever is found next is a change
+            self.subscriptions.changed(name, is_free=receivers is not None)
+        return bool(names) or receivers is None
 
-    def _pass_on(self, connection: Connection, key: str, told: str) -> None:
-        connection.ask(self._statements.pass_on, (key, str(bucket(key)), f"{{{told}}}"), ANSWERS_WITHIN)
+    def _pass_on(self, connection: Connection, key: str, receivers: str) -> None:
+        connection.ask(self._statements.pass_on, (key, str(bucket(key)), f"{{{receivers}}}"), ANSWERS_WITHIN)
 
     def _pass_on_late(self, connection: Connection) -> float:
-        """Pass on what nobody here has made use of; give the seconds until there may be more to pass on."""
+        """Pass on notifications that were not used here; return the seconds until there may be more."""
         now = time.monotonic()
-        for key, (told, until) in list(self._told.items()):
-            if until <= now and self._told.pop(key, None) is not None:
-                self._pass_on(connection, key, told)
-        return min((max(0.0, until - now) for _, until in list(self._told.values())), default=1.0)
+        for key, (receivers, until) in list(self._unused.items()):
+            if until <= now and self._unused.pop(key, None) is not None:
+                self._pass_on(connection, key, receivers)
+        return min((max(0.0, until - now) for _, until in list(self._unused.values())), default=1.0)
 
     # --- life ----------------------------------------------------------------------------------------------------
 
     def forget(self) -> Listener:
-        """Return a fresh one to a forked child, where the thread is not."""
+        """Return a fresh one for a forked child, where the thread does not exist."""
         fresh = Listener(self._target, self._statements, self._ask)
         fresh._is_open = self._is_open
         return fresh
 
     def close(self) -> None:
-        """End the thread and its connection; waits for it shortly."""
+        """End the thread and its connection; wait for it briefly."""
         with self._lock:
             self._is_open = False
             thread = self._thread
@@ -309,7 +312,7 @@ def _conninfo(target: Target) -> str:
 
 
 def _is_woken(wake_reader: int, seconds: float) -> bool:
-    """Wait until this thread is woken; False if it was not within `seconds`."""
+    """Wait until this thread is woken; return False if it was not within `seconds`."""
     poll = select.poll()
     poll.register(wake_reader, select.POLLIN)
     if not poll.poll(int(seconds * 1000)):
