@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sqlite3
 import stat
@@ -180,6 +181,31 @@ def test_a_replaced_file_is_noticed_by_the_next_command(tmp_path: Path, turned: 
             link.symlink_to(tmp_path / "two" / "locks.db")
     is_a(Absent, store.perform(Read(APT), LIMIT))
     store.close()
+
+
+@pytest.mark.parametrize("word", ["PRAGMA synchronous = NORMAL", "COMMIT"], ids=["opened", "made"])
+def test_a_file_that_is_replaced_while_it_is_made_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    """A connection to the removed file would be taken for one to the file at the path, where others get the lock."""
+    path, connect = tmp_path / "locks.db", sqlite3.connect
+
+    class Replacing(sqlite3.Connection):
+        def execute(self, sql: str, *rest: Any) -> sqlite3.Cursor:
+            cursor = super().execute(sql, *rest)
+            if sql == word:
+                monkeypatch.undo()
+                for one in (path, *journal(path, "-wal", "-shm")):
+                    one.unlink(missing_ok=True)
+                cycle(other, "yum")
+            return cursor
+
+    with closing(SqliteStore(path)) as store, closing(SqliteStore(path)) as other:
+        monkeypatch.setattr(sqlite3, "connect", functools.partial(connect, factory=Replacing))
+        with pytest.raises(StoreUnavailable, match="replaced while it was opened"):
+            store.perform(Create(APT, {"v": "1"}), LIMIT)
+        is_a(Snapshot, store.perform(Create(APT, {"v": "1"}), LIMIT))
+        is_a(Snapshot, other.perform(Read(APT), LIMIT))
 
 
 def test_a_restored_folder_is_noticed_by_the_next_command(tmp_path: Path) -> None:

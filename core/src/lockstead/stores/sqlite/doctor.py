@@ -71,10 +71,9 @@ def examination(path: Path, place: BootIdentity, limit: float, child: str = CHIL
 
 
 def _file(path: Path, *, was_there: bool) -> Finding:
-    if was_there:
-        return Finding(Severity.OK, "file", f"{path} can be written")
-    # any client that asks for a lock creates the same file, so removing it could remove a file in use
-    return Finding(Severity.OK, "file", f"{path} was made, as its first use would have; it stays")
+    # a new file stays: any client that asks for a lock creates the same, so removing it could remove a file in use
+    text = "can be written" if was_there else "was made, as its first use would have; it stays"
+    return Finding(Severity.OK, "file", f"{path} {text}")
 
 
 def _system(path: Path) -> Finding:
@@ -89,17 +88,14 @@ def _system(path: Path) -> Finding:
 
 
 def _room(path: Path) -> Finding:
-    check, found = "file.room", os.statvfs(path.parent)
+    found = os.statvfs(path.parent)
     room = found.f_bavail * found.f_frsize
-    figures = {"room_bytes": float(room)}
-    text = f"{room / (1 << 20):.0f} MiB are free"
+    severity, text, remedy = Severity.OK, f"{room / (1 << 20):.0f} MiB are free", ""
     if room < ROOM_MIN or (found.f_files and not found.f_favail):
-        return Finding(Severity.FAILURE, check, "the disk is full: no lock can be taken", "make room", figures)
-    if room < ROOM_LOW:
-        return Finding(
-            Severity.WARNING, check, f"only {text}; on a full disk no lock can be taken", "make room", figures
-        )
-    return Finding(Severity.OK, check, text, figures=figures)
+        severity, text, remedy = Severity.FAILURE, "the disk is full: no lock can be taken", "make room"
+    elif room < ROOM_LOW:
+        severity, text, remedy = Severity.WARNING, f"only {text}; on a full disk no lock can be taken", "make room"
+    return Finding(severity, "file.room", text, remedy, {"room_bytes": float(room)})
 
 
 def _journal(connection: sqlite3.Connection) -> Finding:

@@ -224,21 +224,16 @@ class SqliteStore(StoreBase):
 
     def _remove(self, connection: sqlite3.Connection, command: Remove) -> Removed | Conflict | Absent:
         at = _at(command.name)
-        if command.incarnation.startswith(DAMAGED):
-            return self._discard(connection, at, command.incarnation)
-        if connection.execute(_DELETE, (*at, command.incarnation, command.revision)).rowcount == 0:
-            return Absent(self._now()) if _find(connection, at) is None else Conflict()
-        return Removed(self._now())
-
-    def _discard(self, connection: sqlite3.Connection, at: _At, incarnation: str) -> Removed | Conflict | Absent:
-        """Remove an unreadable row if it is still the one that was shown. The caller holds the write lock."""
-        row = _find(connection, at)
-        if row is None:
-            return Absent(self._now())
-        if _unreadable(row, {}).incarnation != incarnation:
-            return Conflict()
-        connection.execute(_DISCARD, at)
-        return Removed(self._now())
+        if command.incarnation.startswith(DAMAGED):  # it identifies exactly the unreadable row that was shown
+            row = _find(connection, at)
+            is_same = row is not None and _unreadable(row, {}).incarnation == command.incarnation
+            is_removed = is_same and connection.execute(_DISCARD, at).rowcount > 0
+        else:
+            expected = (*at, command.incarnation, command.revision)
+            is_removed = connection.execute(_DELETE, expected).rowcount > 0
+        if is_removed:
+            return Removed(self._now())
+        return Absent(self._now()) if _find(connection, at) is None else Conflict()
 
     def _next(self, connection: sqlite3.Connection) -> int:
         """Return the counter's next number; the caller counts it if it is granted."""
@@ -312,24 +307,16 @@ def _unreadable(row: _Row, fields: dict[str, str]) -> Snapshot:
 
 
 def _find(connection: sqlite3.Connection, at: _At) -> _Row | None:
-    try:
-        row = connection.execute(_SELECT, at).fetchone()
-    except sqlite3.Error as error:
-        if not is_unreadable(error):
-            raise
-        row = _measured(connection, at)
-    return None if row is None else _Row(*row)
-
-
-def _measured(connection: sqlite3.Connection, at: _At) -> tuple[object, ...] | None:
-    """Return a row without its unreadable fields (too large, not text); all None if other columns are unreadable."""
-    try:
-        found: tuple[object, ...] | None = connection.execute(_MEASURED, at).fetchone()
-    except sqlite3.Error as error:
-        if not is_unreadable(error):
-            raise
-        return (None,) * len(_Row._fields)
-    return found
+    """Return a row; without its fields if they are unreadable (too large, not text), all None if other columns are."""
+    for statement in (_SELECT, _MEASURED):
+        try:
+            row = connection.execute(statement, at).fetchone()
+        except sqlite3.Error as error:
+            if not is_unreadable(error):
+                raise
+        else:
+            return None if row is None else _Row(*row)
+    return _Row._make((None,) * len(_Row._fields))
 
 
 def _each(
