@@ -282,9 +282,9 @@ def test_rule_15_how_long_a_record_is_kept_beyond_its_last_renewal() -> None:
     known.hangs(APT, "7", "5", 0.0)
     known.hangs(YUM, "7", "6", 0.0)
     due = PATIENCE * default_renew_every(100)
-    assert known.wanted([(YUM, "6")], due) == [Hold("7", 100, is_good=True)]
+    assert known.wanted([(YUM, "6")], due) == [Hold("7", is_good=True)]
     # from here on the lease is renewed no more: what hangs on it ends `min_retention` later at the latest
-    assert known.wanted([(YUM, "6")], due + 0.1) == [Hold("7", 100, is_good=False)]
+    assert known.wanted([(YUM, "6")], due + 0.1) == [Hold("7", is_good=False)]
     assert known.current(100, due) is None
     assert known.ours("7", due) == (True, False)
 

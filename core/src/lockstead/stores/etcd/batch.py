@@ -11,7 +11,6 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
 
-from lockstead.frozen import frozen
 from lockstead.protocol.commands import Absent, Command, Extend, Read
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.etcd import encoding
@@ -61,7 +60,7 @@ def batch(operations: Operations, commands: Sequence[Command[Any]], *, is_ranged
     for number, read in reads.items():
         kv = seen.get(read.name)
         answers[number] = kv.snapshot() if isinstance(kv, Kv) else kv
-    moving: list[_Move] = []
+    moving: dict[int, tuple[Name, Kv]] = {}
     for number, (one, hold) in renewals.items():
         kv = seen.get(one.name)
         if one.name not in seen or (isinstance(kv, Kv) and is_damaged(kv.fields)):
@@ -69,33 +68,23 @@ def batch(operations: Operations, commands: Sequence[Command[Any]], *, is_ranged
         standing = kv if isinstance(kv, Kv) else None
         answers[number] = judged(operations.leases, one, standing, beats.get(hold.lease), term)
         if answers[number] is None and standing is not None and standing.lease == hold.lease and not hold.is_good:
-            moving.append(_Move(number, one, standing, hold.asked))
+            moving[number] = one.name, standing
     yield from _moved(operations, moving, answers)
     return answers
 
 
-@frozen
-class _Move:
-    """A record on a lease that was retired: the number of its command, and the length of the lease it needs."""
-
-    number: int
-    command: Extend
-    kv: Kv
-    asked: int
-
-
-def _moved(operations: Operations, moving: list[_Move], answers: list[Any]) -> Operation[None]:
+def _moved(operations: Operations, moving: dict[int, tuple[Name, Kv]], answers: list[Any]) -> Operation[None]:
     """Move records to the current lease, many in one transaction; those that have changed are left out."""
-    for asked in {move.asked for move in moving}:
-        group = [move for move in moving if move.asked == asked]
+    for ttl in {encoding.ttl_of(kv.min_retention) for _name, kv in moving.values()}:
+        group = [number for number, (_name, kv) in moving.items() if encoding.ttl_of(kv.min_retention) == ttl]
         for first in range(0, len(group), MOVES_MAX):
-            some = group[first : first + MOVES_MAX]
-            beat = yield from shared(operations.leases, asked)
-            for move in some:
-                operations.leases.hangs(move.command.name, beat.lease, move.kv.created, boot_now())
-            same = [encoding.compared(encoding.at(move.kv.key), "mod_revision", move.kv.changed) for move in some]
-            moved = [replace(move.kv, lease=beat.lease, is_alone=False) for move in some]
-            puts = [encoding.put_record(kv) for kv in moved]
+            beat = yield from shared(operations.leases, ttl)
+            some = [(number, *moving[number]) for number in group[first : first + MOVES_MAX]]
+            moved = [(number, name, replace(kv, lease=beat.lease, is_alone=False)) for number, name, kv in some]
+            for _number, name, kv in moved:
+                operations.leases.hangs(name, beat.lease, kv.created, boot_now())
+            same = [encoding.compared(encoding.at(kv.key), "mod_revision", kv.changed) for _, _, kv in moved]
+            puts = [encoding.put_record(kv) for _, _, kv in moved]
             try:
                 body = yield from ask(encoding.txn("Extend", puts, when=same))
             except LeaseGone:
@@ -103,9 +92,9 @@ def _moved(operations: Operations, moving: list[_Move], answers: list[Any]) -> O
                 continue
             if not body.get("succeeded") or not beat.is_proved(term_of(body)):
                 continue
-            for move, kv in zip(some, moved, strict=True):
+            for number, name, kv in moved:
                 now = replace(kv, changed=body["header"]["revision"])
-                answers[move.number] = counted(operations.leases, move.command, now, beat)
+                answers[number] = counted(operations.leases, name, now, beat)
 
 
 def _seen(root: Root, names: set[Name], *, is_ranged: bool) -> Operation[tuple[dict[Name, Kv | Absent], str]]:

@@ -32,6 +32,7 @@ from lockstead.stores.etcd.scripts import (
     term_of,
 )
 from lockstead.stores.kept import is_damaged
+from lockstead.values import Name
 
 Answer = Snapshot | Conflict | Absent
 
@@ -44,12 +45,12 @@ def judged(leases: Leases, command: Extend, kv: Kv | None, beat: Beat | None, te
     refused = refusal(leases, command, command.revision, kv)
     if refused is not None or kv is None:
         return refused
-    return counted(leases, command, kv, beat) if beat is not None and beat.proves(kv, term) else None
+    return counted(leases, command.name, kv, beat) if beat is not None and beat.proves(kv, term) else None
 
 
-def counted(leases: Leases, command: Extend, kv: Kv, beat: Beat) -> Snapshot:
+def counted(leases: Leases, name: Name, kv: Kv, beat: Beat) -> Snapshot:
     """Note a renewal that is proved, and return the record."""
-    leases.hangs(command.name, beat.lease, kv.created, boot_now(), is_alone=kv.is_alone)
+    leases.hangs(name, beat.lease, kv.created, boot_now(), is_alone=kv.is_alone)
     leases.beat(beat.lease, beat.sent_at, beat.ttl)
     return kv.snapshot(beat.sent_at, lifetime(kv.min_retention, beat))
 
@@ -108,7 +109,7 @@ class Extension:
                 kv, term = yield from self._written(kv, None)
                 continue
             if not self._fields and beat is not None and beat.proves(kv, term):
-                return counted(leases, command, kv, beat)
+                return counted(leases, command.name, kv, beat)
             beat = yield from self._beat(kv)
             if self._fields or beat.lease != kv.lease:
                 kv, term = yield from self._written(kv, beat)

@@ -62,13 +62,9 @@ class Lease:
 
 @frozen
 class Hold:
-    """The lease that a record hangs on as far as we know, and whether that lease may be renewed.
-
-    asked: its length in seconds; 0 if no other record hangs on it.
-    """
+    """The lease that a record hangs on as far as we know, and whether that lease may be renewed."""
 
     lease: str
-    asked: int
     is_good: bool
 
 
@@ -132,9 +128,9 @@ class Leases:
 
     def _hold(self, record: tuple[Name, str], lease: Lease | None, now: float) -> Hold | None:
         if lease is not None:
-            return Hold(lease.id, lease.asked, is_good=self._may_renew(lease, now))
+            return Hold(lease.id, is_good=self._may_renew(lease, now))
         incarnation, alone = self._alone.get(record[0], ("", ""))
-        return Hold(alone, 0, is_good=True) if incarnation == record[1] else None
+        return Hold(alone, is_good=True) if incarnation == record[1] else None
 
     def _may_renew(self, lease: Lease, now: float) -> bool:
         if lease.is_retired:
