@@ -15,7 +15,7 @@ import pytest
 import lockstead
 from lockstead.cli.exits import judged
 from lockstead.cli.main import call
-from lockstead.cli.run import stop_limits
+from lockstead.cli.run import stop_times_of
 from lockstead.cli.signals import RAISES_AGAIN, Interrupted, Signals
 from lockstead.settings import Settings
 from tests.cli.conftest import PATIENT, Runs, until
@@ -286,13 +286,13 @@ def test_help_and_version_are_no_failures(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("ttl", [1, 2, 20, 300, 3600])
 def test_grace_and_reserve_fit_between_loss_and_deadline(ttl: float) -> None:
     settings = Settings.make(ttl=ttl)
-    limits = stop_limits(settings, None)
+    limits = stop_times_of(settings, None)
     # the watchdog's own start comes after the keeper's, or a renewal in the last moment would be in vain
     assert limits.grace + limits.reserve < settings.abort_margin
     assert 0 < limits.reserve <= 5
     assert limits.grace <= 10
     with pytest.raises(ValueError, match="abort_margin="):
-        stop_limits(settings, settings.abort_margin)
+        stop_times_of(settings, settings.abort_margin)
 
 
 def test_no_watchdog_is_left_when_the_wait_ends(runs: Runs) -> None:

@@ -29,7 +29,7 @@ from lockstead.cli.options import (
     warn_of_place,
 )
 from lockstead.cli.progress import ProgressListener, give_back, warn_of_unclean
-from lockstead.cli.section import Ended, Limits, Section
+from lockstead.cli.section import Ended, Section, StopTimes
 from lockstead.cli.signals import ENDING, interruptible
 from lockstead.cli.terminal import Terminal
 from lockstead.errors import NotAcquired, StoreError
@@ -134,7 +134,7 @@ def run(
     # the arguments may hold a secret, so only the name of the command is shown to others
     wanted.setdefault("purpose", f"run {Path(command[0]).name}")
     settings = Settings.make(**wanted)
-    limits = stop_limits(settings, grace)
+    stop_times = stop_times_of(settings, grace)
     if timeout is None:
         _warn_of_nesting(target.key, urls.parse_lock(url))
     path = found(command[0])
@@ -149,7 +149,7 @@ def run(
                 lease = _acquired(client.lock(target.key, **wanted), timeout, conflict, began)
                 warn_of_unclean(lease.key, lease.previous_lease)
                 warn_of_place(client)
-                return _hold(lease, urls.parse_lock(url), section, limits, ticket=not no_ticket)
+                return _hold(lease, urls.parse_lock(url), section, stop_times, ticket=not no_ticket)
         finally:
             section.close()
 
@@ -170,7 +170,7 @@ def _acquired(lock: Lock, limit: float | None, conflict: int, began: float) -> L
         raise Failed(conflict, str(error)) from error
 
 
-def _hold(lease: Lease, store: StoreUrl, section: Section, limits: Limits, *, ticket: bool) -> int:
+def _hold(lease: Lease, store: StoreUrl, section: Section, stop_times: StopTimes, *, ticket: bool) -> int:
     name = section.arguments[0]
     lease.on_lost(lambda: section.stop(f"{lease.lost_error()}; {name} is stopped"))
     try:
@@ -184,7 +184,7 @@ def _hold(lease: Lease, store: StoreUrl, section: Section, limits: Limits, *, ti
         return Exit.SIGNALLED + ending[0]
     # the clock is read first: a pause in between makes the deadline earlier, never later
     at = now()
-    ended = section.run(at + lease.time_left, limits, exports)
+    ended = section.run(at + lease.time_left, stop_times, exports)
     section.signals.ignore()
     if not ended.is_sure:
         say(f"{name} or what it started cannot be killed; {lease.key!r} is left to expire")
@@ -238,7 +238,7 @@ def _is_file(path: Path) -> bool:
     return False
 
 
-def stop_limits(settings: Settings, grace: float | None) -> Limits:
+def stop_times_of(settings: Settings, grace: float | None) -> StopTimes:
     """Return the times of a stop, which fit between loss and deadline; ValueError if the grace is too long."""
     longest = settings.abort_margin * GRACE_SHARE
     reserve = min(settings.abort_margin * RESERVE_SHARE, RESERVE_MAX)
@@ -255,4 +255,4 @@ def stop_limits(settings: Settings, grace: float | None) -> Limits:
             f"grace is {wanted:g} s; with a ttl of {settings.ttl:g} s and an abort_margin of "
             f"{settings.abort_margin:g} s it may be at most {longest:g} s: {advice}"
         )
-    return Limits(wanted, reserve)
+    return StopTimes(wanted, reserve)

@@ -35,7 +35,7 @@ LOOK_EVERY: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StopTimes:
     """Times of a stop, in seconds: grace from SIGTERM to SIGKILL, reserve from SIGKILL to the deadline."""
 
     grace: float
@@ -67,7 +67,7 @@ class Section:
     terminal: Terminal
     ended: Ended = field(default_factory=Ended)
     deadline: float = 0.0
-    limits: Limits = Limits(0.0, 0.0)
+    stop_times: StopTimes = StopTimes(0.0, 0.0)
     started: bool = False
     group: int = 0
     _heard: bytes = b""
@@ -122,15 +122,15 @@ class Section:
 
     # --- called in the main thread -----------------------------------------------------------------------------------
 
-    def run(self, deadline: float, limits: Limits, exports: dict[str, str]) -> Ended:
+    def run(self, deadline: float, stop_times: StopTimes, exports: dict[str, str]) -> Ended:
         """Start the command; return when none of its processes is left, or when they cannot be killed."""
-        self.limits = limits
+        self.stop_times = stop_times
         self._await_ready()
         terminal = self.terminal.is_offered
         with self._lock:
             self.deadline, self.started = deadline, True
             named = [part for pair in exports.items() for part in pair]
-            self._send("start", deadline, limits.grace, limits.reserve, int(terminal), *named)
+            self._send("start", deadline, stop_times.grace, stop_times.reserve, int(terminal), *named)
         while not self._over:
             for number in self.signals.taken():
                 self._pass_on(number)
@@ -152,7 +152,7 @@ class Section:
 
     def _last_resort_at(self) -> float:
         """Return when to replace a silent watchdog: in the middle of the reserve."""
-        return self.deadline - self.limits.reserve / 2
+        return self.deadline - self.stop_times.reserve / 2
 
     def _await_ready(self) -> None:
         until = now() + READY_WITHIN
@@ -233,7 +233,7 @@ class Section:
         """Stop the command in place of the watchdog, which was killed or is itself stopped."""
         self._over = True
         stopping_at = now()
-        kill_at = kill_time(stopping_at, self.deadline, self.limits.grace, self.limits.reserve)
+        kill_at = kill_time(stopping_at, self.deadline, self.stop_times.grace, self.stop_times.reserve)
         if self.ended.is_unguarded:
             # its channel closes shortly before it can be reaped and its children become ours
             with suppress(subprocess.TimeoutExpired):
