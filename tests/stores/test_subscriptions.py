@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+import threading
 
-from lockstead.stores.subscriptions import Subscriptions
+from lockstead.stores.subscriptions import Subscriptions, join
 from lockstead.values import Name
 
 APT, OTHER = Name("apt"), Name("other")
@@ -48,3 +49,14 @@ def test_a_collected_generator_waits_for_no_lock() -> None:
         assert APT in subscriptions._entries
     assert subscriptions.names() == set(), "the next call removes it"
     assert seen == []
+
+
+def test_a_thread_whose_start_was_interrupted_is_not_waited_for() -> None:
+    join(None, 60.0)
+    join(threading.current_thread(), 60.0)
+    join(threading.Thread(), 60.0)
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.set)
+    thread.start()
+    join(thread, 60.0)
+    assert ended.is_set()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import Any, Generic, TypeAlias, TypeVar
 from weakref import ref
 
@@ -33,6 +34,16 @@ class Subscription:
 
 def _nothing() -> None:
     pass
+
+
+def join(thread: threading.Thread | None, limit: float) -> None:
+    """Wait, at most `limit` seconds, for the thread of subscriptions; not in that thread itself.
+
+    Also not for one whose start was interrupted: a signal handler may raise in `Thread.start`.
+    """
+    if thread is not None and thread is not threading.current_thread():
+        with suppress(RuntimeError):  # it has not started yet
+            thread.join(limit)
 
 
 class _Entry(ref[Subscription]):

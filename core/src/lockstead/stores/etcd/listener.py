@@ -24,7 +24,7 @@ from lockstead.stores.etcd.members import Members
 from lockstead.stores.etcd.queue import Observation, Queue
 from lockstead.stores.etcd.scripts import Operation, ask
 from lockstead.stores.etcd.watches import Span, Watch, Watches
-from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
+from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions, join
 from lockstead.values import Name
 
 LIMIT: Final = 5.0
@@ -125,8 +125,7 @@ class Listener:
         if worker is not None:
             with suppress(RuntimeError):  # the loop is closed
                 worker.loop.call_soon_threadsafe(worker.loop.stop)
-            if worker.thread is not threading.current_thread():
-                worker.thread.join(CLOSES_WITHIN)
+            join(worker.thread, CLOSES_WITHIN)
 
 
 class _Worker:

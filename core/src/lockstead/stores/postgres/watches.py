@@ -23,7 +23,7 @@ from lockstead.stores.postgres.libpq import Row
 from lockstead.stores.postgres.session import connect
 from lockstead.stores.postgres.statements import EVERYBODY, Statements, bucket, lock_class
 from lockstead.stores.postgres.url import Target
-from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
+from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions, join
 from lockstead.values import Name
 
 RETRY_AFTER: Final = 0.02
@@ -299,8 +299,7 @@ class Listener:
             thread = self._thread
             if thread is not None:
                 self._wake()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(2.0)
+        join(thread, 2.0)
 
 
 def _conninfo(target: Target) -> str:

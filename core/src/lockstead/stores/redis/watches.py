@@ -28,7 +28,7 @@ from lockstead.stores.redis.encoding import Keys, Request, enrol, pass_on
 from lockstead.stores.redis.messages import Messages
 from lockstead.stores.redis.route import Route, call_many
 from lockstead.stores.redis.scripts import CHANGED
-from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
+from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions, join
 from lockstead.values import Name, Space
 
 LISTENS_WITHIN: Final = 5.0
@@ -176,8 +176,7 @@ class Watches:
             for listener in listeners:
                 listener.wake()
         for listener in listeners:
-            if listener.thread is not threading.current_thread():
-                listener.thread.join(2.0)
+            join(listener.thread, 2.0)
 
 
 class Listener:

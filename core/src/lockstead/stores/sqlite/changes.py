@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from lockstead.stores.sqlite.file import is_unreadable
 from lockstead.stores.sqlite.pool import NoFile, Pool
-from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
+from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions, join
 from lockstead.values import Name
 
 POLL_MIN: Final = 0.002
@@ -80,9 +80,7 @@ class Changes:
         """Stop the thread, and wait briefly for it to leave the file."""
         self._is_closed = True
         self._wake.set()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(LIMIT)
+        join(self._thread, LIMIT)
         self._pool.close()
 
     def _run(self) -> None:

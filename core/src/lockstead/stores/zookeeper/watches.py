@@ -24,7 +24,7 @@ from typing import Any, Final, TypeAlias
 from kazoo.protocol.states import EventType
 
 from lockstead.script import Script
-from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
+from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions, join
 from lockstead.stores.zookeeper.client import log
 from lockstead.stores.zookeeper.connection import Connection
 from lockstead.stores.zookeeper.encoding import Tree
@@ -116,8 +116,7 @@ class Watches:
             self._is_open = False
             thread = self._thread
         self._put(lambda: None)
-        if thread is not None and thread.ident is not None and thread is not threading.current_thread():
-            thread.join(CLOSES_WITHIN)
+        join(thread, CLOSES_WITHIN)
 
     # --- the thread ----------------------------------------------------------------------------------------------
 
