@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,16 +17,7 @@ from lockstead.testing.conformance.base import is_a
 from lockstead.testing.conformance.waiting import Changed
 from lockstead.values import Name, Space
 from tests.servers.redis import ClusterPlace, SentinelPlace
-
-LIMIT = 20.0
-APT = Name("apt")
-
-
-def until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
-    ends_at = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < ends_at, "it did not come to pass"
-        time.sleep(0.05)
+from tests.stores.redis.usage import APT, LIMIT, until
 
 
 @pytest.fixture

@@ -24,9 +24,7 @@ from lockstead.stores.redis.store import RedisStore
 from lockstead.testing.conformance.waiting import Changed
 from lockstead.values import Name, Space
 from tests.servers.redis import ClusterServer, RedisServer, SecureRedisServer, SentinelServer, certificate
-
-LIMIT = 20.0
-APT = Name("apt")
+from tests.stores.redis.usage import APT, LIMIT, made, until
 
 
 @pytest.fixture
@@ -52,19 +50,6 @@ def opened(text: str) -> RedisStore:
     store = url.open_store(text)
     assert isinstance(store, RedisStore)
     return store
-
-
-def made(store: RedisStore, name: Name = APT) -> Snapshot:
-    answer = store.perform(Create(name, {"v": "1"}, 30.0, "", 31.0), LIMIT)
-    assert isinstance(answer, Snapshot)
-    return answer
-
-
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    ends_at = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < ends_at, "it did not come to pass"
-        time.sleep(0.02)
 
 
 def works(store: RedisStore) -> bool:

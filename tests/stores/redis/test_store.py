@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -34,9 +34,7 @@ from lockstead.testing.conformance.names import ODD_KEYS
 from lockstead.testing.conformance.waiting import Changed
 from lockstead.values import KEY_BYTES_MAX, Name, Space
 from tests.servers.redis import RedisPlace
-
-LIMIT = 20.0
-APT = Name("apt")
+from tests.stores.redis.usage import APT, LIMIT, made, until
 
 
 @pytest.fixture(scope="module")
@@ -72,19 +70,6 @@ def twin(store: RedisStore) -> Iterator[RedisStore]:
     assert isinstance(twin, RedisStore)
     yield twin
     twin.close()
-
-
-def made(store: RedisStore, name: Name = APT, **fields: str) -> Snapshot:
-    answer = store.perform(Create(name, fields, 30.0, "", 31.0), LIMIT)
-    assert isinstance(answer, Snapshot)
-    return answer
-
-
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    ends_at = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < ends_at, "it did not come to pass"
-        time.sleep(0.01)
 
 
 # --- keys --------------------------------------------------------------------------------------------------------

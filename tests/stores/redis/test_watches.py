@@ -20,9 +20,8 @@ from lockstead.stores.redis.store import RedisStore
 from lockstead.values import Name
 from tests.runtime.faulty import quiet
 from tests.servers.redis import ClusterPlace, RedisPlace, RedisServer
+from tests.stores.redis.usage import APT, LIMIT, made, until
 
-LIMIT = 20.0
-APT = Name("apt")
 DESCRIPTORS = Path("/proc/self/fd")
 THREAD = "lockstead-redis-watch"
 
@@ -69,19 +68,6 @@ def store(opened: Callable[[], RedisStore]) -> RedisStore:
 @pytest.fixture
 def twin(opened: Callable[[], RedisStore]) -> RedisStore:
     return opened()
-
-
-def made(store: RedisStore, name: Name = APT, **fields: str) -> Snapshot:
-    answer = store.perform(Create(name, fields, 30.0, "", 31.0), LIMIT)
-    assert isinstance(answer, Snapshot)
-    return answer
-
-
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    ends_at = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < ends_at, "it did not come to pass"
-        time.sleep(0.01)
 
 
 def threads() -> int:
