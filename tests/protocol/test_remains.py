@@ -20,7 +20,7 @@ from lockstead.protocol.commands import (
 from lockstead.protocol.context import LeaseId
 from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.lifecycle import Action, LeaseState
-from lockstead.protocol.members import LATE_LOOKS_MAX, Attached, _is_ample, drain, remove_member, renew_member
+from lockstead.protocol.members import LATE_LOOKS_MAX, Attached, _is_ample, drain, renew_member, take_back
 from lockstead.protocol.observations import OBSERVATIONS_MAX, ObservationCache, Reading
 from lockstead.protocol.previous_lease import unused
 from lockstead.protocol.record import Record, Revocation, revocation_text
@@ -373,7 +373,7 @@ def test_a_member_says_whether_it_saw_the_lease_closing() -> None:
 def test_an_unanswered_withdrawal_is_ours_only_to_the_deadline(is_late: bool) -> None:
     bench = Bench()
     registration = bench.joined(bench.granted("a").lease, "m").registration
-    session = bench.session(remove_member(registration, bench.context(), ours_until=bench.now + 5))
+    session = bench.session(take_back(registration, bench.context(), ours_until=bench.now + 5))
     session.lose(1.0).wait(6.0 if is_late else 1.0)
     assert session.run() is not is_late
 

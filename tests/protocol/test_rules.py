@@ -14,7 +14,7 @@ from lockstead.protocol.acquire import Contended, Grant
 from lockstead.protocol.commands import Create, Extend, List, Pause, Read, Remove, Replace, Script, Snapshot
 from lockstead.protocol.context import LeaseId, draw
 from lockstead.protocol.fence import draw_token
-from lockstead.protocol.members import Attached, drain, member_name, remove_member, renew_member
+from lockstead.protocol.members import Attached, drain, member_name, renew_member, take_back
 from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.record import Revocation, revocation_text
 from lockstead.protocol.release import (
@@ -435,7 +435,7 @@ def test_rule_04_a_revoked_shared_lease_is_ended_and_informs(now: bool, by_ticke
     bench.session(broken_by_an_operator(bench, now=now)).run()
     stopped = bench.session(renew_member(lease, member.registration, {}, bench.context())).run()
     assert stopped.reason is LossReason.REVOKED
-    bench.session(remove_member(member.registration, bench.context())).run()
+    bench.session(take_back(member.registration, bench.context())).run()
     releasing = release(lease, bench.context(), shared=True, bound_at=bench.now + 30, salt="t", by_ticket=by_ticket)
     # who comes with a ticket after the lease was ended by the operator gives nothing back
     assert bench.session(releasing).run() is (Outcome.NOT_OURS if now and by_ticket else Outcome.ENDED)
@@ -474,7 +474,7 @@ def test_rule_04_a_shared_lease_revoked_during_a_drain_is_ended() -> None:
     bench.session(broken_by_an_operator(bench, now=False)).run()
     stopped = bench.session(renew_member(lease, member.registration, {}, bench.context())).run()
     assert stopped.reason is LossReason.REVOKED
-    bench.session(remove_member(member.registration, bench.context())).run()
+    bench.session(take_back(member.registration, bench.context())).run()
     assert owner.run() is Outcome.ENDED
     assert bench.asking("b", tries_once=True).run().previous_lease.ending is LeaseOutcome.REVOKED
 

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from lockstead.errors import StoreError
-from lockstead.protocol.acquire import OutOfTime
-from lockstead.protocol.commands import Command, Create, Pause, Paused, Read, Reply, Script
+from lockstead.protocol.commands import Command, Create, OutOfTime, Pause, Paused, Read, Reply, Script
 from lockstead.protocol.record import with_timestamps
 from lockstead.runtime.watching import Watching
 from lockstead.stores.subscriptions import Subscription

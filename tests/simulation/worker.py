@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lockstead.protocol.acquire import AcquireRequest, Grant, acquire
 from lockstead.protocol.commands import Script
 from lockstead.protocol.context import LeaseId
-from lockstead.protocol.members import Attached, attach, remove_member
+from lockstead.protocol.members import Attached, attach, take_back
 from lockstead.protocol.record import number
 from lockstead.protocol.release import release
 from lockstead.protocol.renew import Over
@@ -273,7 +273,7 @@ class Worker(Process):
 
         def settled() -> None:
             if lease_state.registration is not None:
-                self.run_script(remove_member(lease_state.registration, self.context))
+                self.run_script(take_back(lease_state.registration, self.context))
             lease_state.left()
             if is_last:
                 self.tickets.detached.append(lease_state.lease)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lockstead.aio_hold import AsyncHold
     from lockstead.aio_lease import AsyncLease
     from lockstead.events import Listener
+    from lockstead.operations import LockOperations
     from lockstead.protocol.commands import Script
     from lockstead.runtime.engine import Engine
     from lockstead.runtime.run import Limits
@@ -147,6 +148,12 @@ class AsyncLock(registry.NamedLock, AsyncLockMisuse):
     async def _ready(self) -> Engine:
         return await load(self._open_now) if self._opened is None else self._opened
 
+    async def _operations(self) -> LockOperations:
+        engine = await self._ready()
+        from lockstead.operations import LockOperations
+
+        return LockOperations(engine, self._key, self._settings)
+
     # --- acquisition --------------------------------------------------------------------------------------------------
 
     async def acquire(
@@ -220,23 +227,18 @@ class AsyncLock(registry.NamedLock, AsyncLockMisuse):
 
         The ttl is the lease's own. ValueError for what is not a ticket, or a ticket of another lock.
         """
-        engine = await self._ready()
-        from lockstead import operations
+        lock = await self._operations()
         from lockstead.aio_lease import AsyncLease
 
-        joining = operations.attached(engine, self._key, self._settings, ticket)
-        return AsyncLease(engine, await _converse(engine, self._settings, joining), None)
+        return AsyncLease(lock.engine, await _converse(lock.engine, lock.settings, lock.attached(ticket)), None)
 
     async def release(self, ticket: LeaseTicket | str, *, drain: Duration | None = None) -> bool:
         """Release a lease as its owner, from its ticket, without attaching. True if this call removed it.
 
         Waits, at most `drain` seconds, until no member is live; if one still is, the lease is left to expire.
         """
-        engine = await self._ready()
-        from lockstead import operations
-
-        releasing = operations.released(engine, self._key, self._settings, ticket, drain)
-        return await _converse(engine, self._settings, releasing)
+        lock = await self._operations()
+        return await _converse(lock.engine, lock.settings, lock.released(ticket, drain))
 
     async def renew(self, ticket: LeaseTicket | str, *, progress: str | None = None) -> float:
         """Extend a lease from its ticket, as its owner; return the seconds until its new deadline.
@@ -245,18 +247,13 @@ class AsyncLock(registry.NamedLock, AsyncLockMisuse):
         LeaseLost if the lease was taken, removed, revoked or is being released; one that has expired but was not taken
         is extended.
         """
-        engine = await self._ready()
-        from lockstead import operations
-
-        renewing = operations.renewed(engine, self._key, self._settings, ticket, progress)
-        return await _converse(engine, self._settings, renewing)
+        lock = await self._operations()
+        return await _converse(lock.engine, lock.settings, lock.renewed(ticket, progress))
 
     async def members(self, ticket: LeaseTicket | str) -> list[LockInfo]:
         """Return the registered members of a ticket's lease, the oldest first, including dead ones."""
-        engine = await self._ready()
-        from lockstead import operations
-
-        return await _converse(engine, self._settings, operations.members(engine, self._key, self._settings, ticket))
+        lock = await self._operations()
+        return await _converse(lock.engine, lock.settings, lock.members(ticket))
 
     async def wait_for_members(
         self,
@@ -270,22 +267,17 @@ class AsyncLock(registry.NamedLock, AsyncLockMisuse):
         owner_filter: wait only for members whose owner it accepts. A dead member counts until its registration expires.
         The lease is not released, and new members may join while it is held.
         """
-        engine, settings = await self._ready(), self._settings
-        from lockstead import operations
-
-        script, limits = operations.drained(engine, self._key, settings, ticket, owner_filter, timeout)
-        return await _converse(engine, settings, script, limits)
+        lock = await self._operations()
+        script, limits = lock.drained(ticket, owner_filter, timeout)
+        return await _converse(lock.engine, lock.settings, script, limits)
 
     async def remove_member(self, ticket: LeaseTicket | str, member: LockInfo) -> bool:
         """Remove the registration of a member (from `members`) that the caller knows to be dead; True if it existed.
 
         A release no longer waits for it. A member that is alive continues until its next renewal.
         """
-        engine = await self._ready()
-        from lockstead import operations
-
-        script = operations.withdrawn(engine, self._key, self._settings, ticket, member)
-        return await _converse(engine, self._settings, script)
+        lock = await self._operations()
+        return await _converse(lock.engine, lock.settings, lock.withdrawn(ticket, member))
 
     # --- inspecting and breaking ---------------------------------------------------------------------------------
 
@@ -295,19 +287,14 @@ class AsyncLock(registry.NamedLock, AsyncLockMisuse):
         Only a hint: another caller may acquire it first. 0 checks once. A store that does not answer is tried again;
         StoreUnavailable or OutcomeUnknown if it still does not at the end.
         """
-        engine, settings = await self._ready(), self._settings
-        from lockstead import operations
-
-        script, limits = operations.freed(engine, self._key, settings, timeout)
-        found = await _converse(engine, settings, script, limits)
-        return found.is_free
+        lock = await self._operations()
+        script, limits = lock.freed(timeout)
+        return (await _converse(lock.engine, lock.settings, script, limits)).is_free
 
     async def inspect(self) -> LockInfo | None:
         """Return who holds the lock, since when, why, until when, with which token; None if it is free."""
-        engine = await self._ready()
-        from lockstead import operations
-
-        return await _converse(engine, self._settings, operations.inspected(engine, self._key, self._settings))
+        lock = await self._operations()
+        return await _converse(lock.engine, lock.settings, lock.inspected())
 
     async def contenders(self) -> list[Contender]:
         """Return the first 100 waiters, in the order of the queue, and its stray entries.
@@ -315,10 +302,7 @@ class AsyncLock(registry.NamedLock, AsyncLockMisuse):
         StoreRefused on stores without a queue: all but etcd and ZooKeeper. The waiting threads and tasks of one client
         have one entry together.
         """
-        engine = await self._ready()
-        from lockstead import operations
-
-        return await call(partial(operations.contenders, engine, self._key, self._settings))
+        return await call((await self._operations()).contenders)
 
     async def history(self) -> list[AuditEntry]:
         """Return the broken leases of this lock, the oldest first; retention depends on the store."""
@@ -336,10 +320,6 @@ class AsyncLock(registry.NamedLock, AsyncLockMisuse):
         still consider itself the holder. incarnation (from `inspect`): break that lease and no later one. Writes an
         audit entry.
         """
-        engine = await self._ready()
-        from lockstead import operations
-
-        script = operations.broken(
-            engine, self._key, self._settings, reason=reason, by=by, now=now, incarnation=incarnation
-        )
-        return await _converse(engine, self._settings, script)
+        lock = await self._operations()
+        script = lock.broken(reason=reason, by=by, now=now, incarnation=incarnation)
+        return await _converse(lock.engine, lock.settings, script)

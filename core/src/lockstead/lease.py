@@ -24,7 +24,7 @@ from lockstead.runtime.inside import is_inside
 from lockstead.runtime.interrupt import uninterrupted
 from lockstead.runtime.run import Limits
 from lockstead.settings import Settings
-from lockstead.values import Duration, LeaseTicket, Sequencer
+from lockstead.values import Duration, LeaseTicket, Sequencer, seconds
 
 T = TypeVar("T")
 
@@ -97,8 +97,7 @@ class Lease(GuardedLease):
         same previous lease. In a finalizer or signal handler that runs while this thread is inside the client, a thread
         of the client releases the lease a moment later: False.
         """
-        bound_at = self._now() + operations.drain_bound(self._kept.context, drain)
-        giving_back = operations.give_back(self, bound_at)
+        giving_back = operations.give_back(self, self._now(), None if drain is None else seconds(drain, "drain"))
         if is_inside():
             return self._hand_over(giving_back, unused=unused)
         return give_back(self, giving_back, unused=unused)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lockstead.events import Listener
     from lockstead.hold import Hold
     from lockstead.lease import Lease
+    from lockstead.operations import LockOperations
     from lockstead.protocol.commands import Script
     from lockstead.runtime.engine import Engine
     from lockstead.runtime.run import Limits
@@ -146,6 +147,12 @@ class Lock(registry.NamedLock, LockMisuse):
     def _ready(self) -> Engine:
         return load(self._open_now) if self._opened is None else self._opened
 
+    def _operations(self) -> LockOperations:
+        engine = self._ready()
+        from lockstead.operations import LockOperations
+
+        return LockOperations(engine, self._key, self._settings)
+
     # --- acquisition --------------------------------------------------------------------------------------------------
 
     def acquire(
@@ -219,23 +226,18 @@ class Lock(registry.NamedLock, LockMisuse):
 
         The ttl is the lease's own. ValueError for what is not a ticket, or a ticket of another lock.
         """
-        engine = self._ready()
-        from lockstead import operations
+        lock = self._operations()
         from lockstead.lease import Lease
 
-        joining = operations.attached(engine, self._key, self._settings, ticket)
-        return Lease(engine, _converse(engine, self._settings, joining), None)
+        return Lease(lock.engine, _converse(lock.engine, lock.settings, lock.attached(ticket)), None)
 
     def release(self, ticket: LeaseTicket | str, *, drain: Duration | None = None) -> bool:
         """Release a lease as its owner, from its ticket, without attaching. True if this call removed it.
 
         Waits, at most `drain` seconds, until no member is live; if one still is, the lease is left to expire.
         """
-        engine = self._ready()
-        from lockstead import operations
-
-        releasing = operations.released(engine, self._key, self._settings, ticket, drain)
-        return _converse(engine, self._settings, releasing)
+        lock = self._operations()
+        return _converse(lock.engine, lock.settings, lock.released(ticket, drain))
 
     def renew(self, ticket: LeaseTicket | str, *, progress: str | None = None) -> float:
         """Extend a lease from its ticket, as its owner; return the seconds until its new deadline.
@@ -244,18 +246,13 @@ class Lock(registry.NamedLock, LockMisuse):
         LeaseLost if the lease was taken, removed, revoked or is being released; one that has expired but was not taken
         is extended.
         """
-        engine = self._ready()
-        from lockstead import operations
-
-        renewing = operations.renewed(engine, self._key, self._settings, ticket, progress)
-        return _converse(engine, self._settings, renewing)
+        lock = self._operations()
+        return _converse(lock.engine, lock.settings, lock.renewed(ticket, progress))
 
     def members(self, ticket: LeaseTicket | str) -> list[LockInfo]:
         """Return the registered members of a ticket's lease, the oldest first, including dead ones."""
-        engine = self._ready()
-        from lockstead import operations
-
-        return _converse(engine, self._settings, operations.members(engine, self._key, self._settings, ticket))
+        lock = self._operations()
+        return _converse(lock.engine, lock.settings, lock.members(ticket))
 
     def wait_for_members(
         self,
@@ -269,22 +266,17 @@ class Lock(registry.NamedLock, LockMisuse):
         owner_filter: wait only for members whose owner it accepts. A dead member counts until its registration expires.
         The lease is not released, and new members may join while it is held.
         """
-        engine, settings = self._ready(), self._settings
-        from lockstead import operations
-
-        script, limits = operations.drained(engine, self._key, settings, ticket, owner_filter, timeout)
-        return _converse(engine, settings, script, limits)
+        lock = self._operations()
+        script, limits = lock.drained(ticket, owner_filter, timeout)
+        return _converse(lock.engine, lock.settings, script, limits)
 
     def remove_member(self, ticket: LeaseTicket | str, member: LockInfo) -> bool:
         """Remove the registration of a member (from `members`) that the caller knows to be dead; True if it existed.
 
         A release no longer waits for it. A member that is alive continues until its next renewal.
         """
-        engine = self._ready()
-        from lockstead import operations
-
-        script = operations.withdrawn(engine, self._key, self._settings, ticket, member)
-        return _converse(engine, self._settings, script)
+        lock = self._operations()
+        return _converse(lock.engine, lock.settings, lock.withdrawn(ticket, member))
 
     # --- inspecting and breaking ---------------------------------------------------------------------------------
 
@@ -294,19 +286,14 @@ class Lock(registry.NamedLock, LockMisuse):
         Only a hint: another caller may acquire it first. 0 checks once. A store that does not answer is tried again;
         StoreUnavailable or OutcomeUnknown if it still does not at the end.
         """
-        engine, settings = self._ready(), self._settings
-        from lockstead import operations
-
-        script, limits = operations.freed(engine, self._key, settings, timeout)
-        found = _converse(engine, settings, script, limits)
-        return found.is_free
+        lock = self._operations()
+        script, limits = lock.freed(timeout)
+        return (_converse(lock.engine, lock.settings, script, limits)).is_free
 
     def inspect(self) -> LockInfo | None:
         """Return who holds the lock, since when, why, until when, with which token; None if it is free."""
-        engine = self._ready()
-        from lockstead import operations
-
-        return _converse(engine, self._settings, operations.inspected(engine, self._key, self._settings))
+        lock = self._operations()
+        return _converse(lock.engine, lock.settings, lock.inspected())
 
     def contenders(self) -> list[Contender]:
         """Return the first 100 waiters, in the order of the queue, and its stray entries.
@@ -314,10 +301,7 @@ class Lock(registry.NamedLock, LockMisuse):
         StoreRefused on stores without a queue: all but etcd and ZooKeeper. The waiting threads and tasks of one client
         have one entry together.
         """
-        engine = self._ready()
-        from lockstead import operations
-
-        return call(partial(operations.contenders, engine, self._key, self._settings))
+        return call((self._operations()).contenders)
 
     def history(self) -> list[AuditEntry]:
         """Return the broken leases of this lock, the oldest first; retention depends on the store."""
@@ -335,10 +319,6 @@ class Lock(registry.NamedLock, LockMisuse):
         still consider itself the holder. incarnation (from `inspect`): break that lease and no later one. Writes an
         audit entry.
         """
-        engine = self._ready()
-        from lockstead import operations
-
-        script = operations.broken(
-            engine, self._key, self._settings, reason=reason, by=by, now=now, incarnation=incarnation
-        )
-        return _converse(engine, self._settings, script)
+        lock = self._operations()
+        script = lock.broken(reason=reason, by=by, now=now, incarnation=incarnation)
+        return _converse(lock.engine, lock.settings, script)

@@ -1,6 +1,6 @@
 """The operations of the API other than acquiring, for blocking and awaiting callers alike.
 
-Each function returns a script, which `lock` runs blocking and `aio_lock` awaiting. Must not know which of them does.
+Most return a script, which `lock` runs blocking and `aio_lock` awaiting. Must not know which of them does.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
 
@@ -19,9 +20,8 @@ from lockstead.protocol.acquire import Contended
 from lockstead.protocol.commands import List, Read, Script, TokenSource, ask
 from lockstead.protocol.context import LeaseId, ProtocolContext
 from lockstead.protocol.fence import draw_token, verify
-from lockstead.protocol.members import attach, drain, member_name, registered, remove_member
+from lockstead.protocol.members import attach, drain, member_name, registered, take_back
 from lockstead.protocol.record import number, progress_text
-from lockstead.protocol.release import RecordStatus
 from lockstead.protocol.renew import BEING_RELEASED, Over, extensible, over, renew
 from lockstead.protocol.retries import with_retries
 from lockstead.protocol.waiting import Found, until_free
@@ -116,7 +116,7 @@ def detach(lease: HeldLease) -> Script[LeaseTicket]:
     engine, lease_state = lease._engine, lease._lease_state
     if lease_state.registration is not None:
         try:
-            yield from remove_member(lease_state.registration, lease._kept.context)
+            yield from take_back(lease_state.registration, lease._kept.context)
         except StoreError as error:
             engine.emit(ReleaseFailed(lease.key, lease.holder, error))
     engine.keeper.left(lease._kept)
@@ -125,10 +125,14 @@ def detach(lease: HeldLease) -> Script[LeaseTicket]:
     return lease._ticket()
 
 
-def give_back(lease: HeldLease, bound_at: float) -> Script[bool]:
-    """Release a lease that this process no longer holds; True if this removed the record."""
-    engine = lease._engine
-    outcome = yield from leaving.give_back(lease._lease_state, lease._kept.context, bound_at=bound_at)
+def give_back(lease: HeldLease, began_at: float, drain: float | None) -> Script[bool]:
+    """Release a lease that this process no longer holds; True if this removed the record.
+
+    began_at (boot clock), drain (seconds; None: the default): when the wait for members begins, and how long it is.
+    """
+    engine, lease_state, context = lease._engine, lease._lease_state, lease._kept.context
+    bound_at = began_at + drain_bound(context, drain) if lease_state.shared else math.inf
+    outcome = yield from leaving.give_back(lease_state, context, bound_at=bound_at)
     removed = outcome.is_free
     if lease.is_member:
         engine.emit(Detached(lease.key, lease.holder))
@@ -142,40 +146,154 @@ def drain_bound(context: ProtocolContext, drain: Duration | None) -> float:
     return context.drain_bound() if drain is None else seconds(drain, "drain")
 
 
-# --- tickets --------------------------------------------------------------------------------------------------------
+# --- one lock -------------------------------------------------------------------------------------------------------
 
 
-def attached(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str) -> Script[KeptLease]:
-    """Become a member of the lease that a ticket names; the keeper renews it. LeaseLost if it has ended."""
-    engine.refuse_if_closed()
-    said, lease, scaled = _of_ticket(engine, key, settings, ticket)
-    nonce = fresh_nonce()
-    fields = engine.registration_fields(nonce, said.ttl, scaled)
-    context = engine.context(scaled)
-    joined = yield from with_retries(lambda: attach(lease, nonce, fields, context), lease.name, context)
-    if isinstance(joined, Over):
-        raise lost_by_ticket(said, joined, "attach to")
-    kept = engine.attached(joined, scaled)
-    engine.emit(Attached(key, said.holder))
-    return kept
+@dataclass(frozen=True, slots=True)
+class LockOperations:
+    """The operations on one lock of an open client. Most raise StoreRefused if the client was closed."""
 
+    engine: Engine
+    key: str
+    settings: Settings
 
-def released(
-    engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str, drain: Duration | None
-) -> Script[bool]:
-    """Release, as its owner, the lease that a ticket names; True if this removed the record."""
-    _said, lease, scaled = _of_ticket(engine, key, settings, ticket)
-    context = engine.context(scaled)
-    bound_at = engine.clock.now() + drain_bound(context, drain)
-    outcome = yield from leaving.release(
-        lease, context, shared=True, bound_at=bound_at, salt=lease.holder, by_ticket=True
-    )
-    removed = outcome.is_free
-    if outcome is leaving.Outcome.ENDED:
-        engine.emit(EngineWarning(key, (yield from _told_of_revocation(lease, context))))
-    engine.emit(Released(key, lease.holder, removed, outcome.value))
-    engine.local_queue.wake_first(key)
-    return removed
+    # --- by ticket -----------------------------------------------------------------------------------------------
+
+    def attached(self, ticket: LeaseTicket | str) -> Script[KeptLease]:
+        """Become a member of the lease that a ticket names; the keeper renews it. LeaseLost if it has ended."""
+        engine = self.engine
+        engine.refuse_if_closed()
+        said, lease, context = self._of_ticket(ticket)
+        nonce = fresh_nonce()
+        fields = engine.registration_fields(nonce, said.ttl, context.settings)
+        joined = yield from with_retries(lambda: attach(lease, nonce, fields, context), lease.name, context)
+        if isinstance(joined, Over):
+            raise lost_by_ticket(said, joined, "attach to")
+        kept = engine.attached(joined, context.settings)
+        engine.emit(Attached(self.key, said.holder))
+        return kept
+
+    def released(self, ticket: LeaseTicket | str, drain: Duration | None) -> Script[bool]:
+        """Release, as its owner, the lease that a ticket names; True if this removed the record."""
+        engine = self.engine
+        _said, lease, context = self._of_ticket(ticket)
+        bound_at = engine.clock.now() + drain_bound(context, drain)
+        outcome = yield from leaving.release(
+            lease, context, shared=True, bound_at=bound_at, salt=lease.holder, by_ticket=True
+        )
+        if outcome is leaving.Outcome.ENDED:
+            engine.emit(EngineWarning(self.key, (yield from _told_of_revocation(lease, context))))
+        engine.emit(Released(self.key, lease.holder, outcome.is_free, outcome.value))
+        engine.local_queue.wake_first(self.key)
+        return outcome.is_free
+
+    def renewed(self, ticket: LeaseTicket | str, progress: str | None) -> Script[float]:
+        """Extend, as its owner, the lease that a ticket names; return the seconds until its deadline."""
+        said, lease, context = self._of_ticket(ticket)
+        renewing = partial(_renewed_once, self.engine, said, lease, context, progress)
+        return (yield from with_retries(renewing, lease.name, context))
+
+    def why_over(self, ticket: LeaseTicket | str) -> Script[LeaseLost]:
+        """Return why a lost lease cannot be released by its ticket."""
+        said, lease, context = self._of_ticket(ticket)
+        looked = yield from ask(Read(lease.name))
+        return lost_by_ticket(said, over(lease, looked.answer, context) or Over(LossReason.GONE), "release")
+
+    def drained(
+        self, ticket: LeaseTicket | str, owner_filter: Callable[[str], bool] | None, timeout: Duration | None
+    ) -> tuple[Script[bool], Limits]:
+        """Wait until a ticket's lease has no members whose owner is accepted. Return script and limits."""
+        limits = self._patience(timeout)
+        _said, lease, context = self._of_ticket(ticket)
+        bound_at = math.inf if limits.gives_up_at is None else limits.gives_up_at
+        script = drain(lease, context, bound_at=bound_at, salt=fresh_nonce(), owner_filter=owner_filter)
+        return script, limits
+
+    def members(self, ticket: LeaseTicket | str) -> Script[list[LockInfo]]:
+        """Return the registered members of the lease that a ticket names, the oldest first."""
+        _said, lease, context = self._of_ticket(ticket)
+        said = yield from registered(lease)
+        shown = (listing(name, seen, context) for name, seen in said.answer.entries)
+        return sorted((one for one in shown if one is not None), key=lambda one: one.acquired_epoch or 0.0)
+
+    def withdrawn(self, ticket: LeaseTicket | str, member: LockInfo) -> Script[bool]:
+        """Remove the registration of a member that the caller knows to be dead; False if there was none."""
+        _said, lease, context = self._of_ticket(ticket)
+        name = member_name(lease, member.holder)
+        return take_back(LeaseId(name, member.holder, member.incarnation, lease.ttl), context)
+
+    def _of_ticket(self, ticket: LeaseTicket | str) -> tuple[LeaseTicket, LeaseId, ProtocolContext]:
+        said = registry.checked_ticket(ticket, self.key, self.engine.store.url)
+        context = self.engine.context(self.settings.for_ttl(said.ttl))
+        return said, LeaseId(Name(self.key), said.holder, said.incarnation, said.ttl), context
+
+    # --- inspecting and breaking ---------------------------------------------------------------------------------
+
+    def inspected(self) -> Script[LockInfo | None]:
+        """Return the holder of the lock; None if it is free."""
+        self.engine.refuse_if_closed()
+        context = self.engine.context(self.settings)
+        status = yield from leaving.read_status(Name(self.key), context)
+        return None if status is None or status.record.ended else holding(self.key, status, context)
+
+    def contenders(self) -> list[Contender]:
+        """Return the waiters for the lock, in the order of the store's queue; blocks. StoreRefused without a queue."""
+        self.engine.refuse_if_closed()
+        store = self.engine.store
+        if not isinstance(store, ShowsQueue):
+            raise StoreRefused(f"{store.traits.scheme}: this store has no queue to show; etcd: and zk: have one")
+        return [contender(standing) for standing in store.standing(Name(self.key), self.settings.request_timeout)]
+
+    def freed(self, timeout: Duration | None) -> tuple[Script[Found], Limits]:
+        """Wait until the lock is free, without acquiring it. Return script and limits; a single check has no other
+        limit than its request's.
+        """
+        tries_once = timeout is not None and seconds(timeout, "timeout") == 0
+        limits = self._patience(None if tries_once else timeout)
+        script = until_free(
+            Name(self.key),
+            self.engine.context(self.settings),
+            gives_up_at=limits.gives_up_at,
+            tries_once=tries_once,
+            on_wait=lambda seen: self.engine.emit_waiting(self.key, "", Contended(seen.record)),
+        )
+        return script, limits
+
+    def _patience(self, timeout: Duration | None) -> Limits:
+        """Return the limits of a wait that acquires nothing: `timeout` seconds, or until the client is closed."""
+        engine = self.engine
+        engine.refuse_if_closed()
+        gives_up_at = None if timeout is None else engine.clock.now() + seconds(timeout, "timeout")
+        return Limits(self.settings.request_timeout, gives_up_at, lambda: engine.is_closed)
+
+    def broken(self, *, reason: str, by: str | None, now: bool, incarnation: str | None) -> Script[BreakResult | None]:
+        """Revoke or remove the lease on the lock, and write an audit entry; None if there is no lease.
+
+        A lease that was revoked before has its entry already, unless writing it failed: then it is written now.
+        """
+        engine, name = self.engine, Name(self.key)
+        engine.refuse_if_closed()
+        context = engine.context(self.settings)
+        revoked = registry.revocation(reason, by, self.settings)
+        done = yield from leaving.break_lease(
+            name, revoked, context, now=now, incarnation=incarnation, salt=fresh_nonce()
+        )
+        if done is None:
+            return None
+        engine.local_queue.wake_first(self.key)
+        report = breaking(self.key, done, context, engine.clock.wall())
+        was_revoked = None if done.revoked or done.removed else done.record.revoked
+        part, entry = leaving.audit_entry(done, was_revoked or revoked, engine.clock.wall(), fresh_nonce())
+        try:
+            if was_revoked is not None:
+                told = yield from ask(List(Space.AUDIT, self.key))
+                if any(audited(name, seen).incarnation == done.seen.incarnation for name, seen in told.answer.entries):
+                    return report
+            yield from leaving.audit(name, part, entry)
+        except StoreError as error:
+            # an exception would say that the lease is not broken
+            engine.emit(EngineWarning(self.key, f"the lease was broken, but its audit entry may be missing: {error}"))
+        return report
 
 
 def _told_of_revocation(lease: LeaseId, context: ProtocolContext) -> Script[str]:
@@ -187,15 +305,6 @@ def _told_of_revocation(lease: LeaseId, context: ProtocolContext) -> Script[str]
         if seen is not None and seen.reason is LossReason.REVOKED and seen.detail:
             by = f" ({seen.detail})"
     return f"the lease was revoked before it was released{by}"
-
-
-def renewed(
-    engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str, progress: str | None
-) -> Script[float]:
-    """Extend, as its owner, the lease that a ticket names; return the seconds until its deadline."""
-    said, lease, scaled = _of_ticket(engine, key, settings, ticket)
-    context = engine.context(scaled)
-    return (yield from with_retries(lambda: _renewed_once(engine, said, lease, context, progress), lease.name, context))
 
 
 def _renewed_once(
@@ -221,96 +330,7 @@ def _renewed_once(
     return left
 
 
-def why_over(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str) -> Script[LeaseLost]:
-    """Return why a lost lease cannot be released by its ticket."""
-    said, lease, scaled = _of_ticket(engine, key, settings, ticket)
-    looked = yield from ask(Read(lease.name))
-    return lost_by_ticket(said, over(lease, looked.answer, engine.context(scaled)) or Over(LossReason.GONE), "release")
-
-
-def drained(
-    engine: Engine,
-    key: str,
-    settings: Settings,
-    ticket: LeaseTicket | str,
-    owner_filter: Callable[[str], bool] | None,
-    timeout: Duration | None,
-) -> tuple[Script[bool], Limits]:
-    """Wait until a ticket's lease has no members whose owner is accepted. Return script and limits."""
-    limits = _patience(engine, settings, timeout)
-    _said, lease, scaled = _of_ticket(engine, key, settings, ticket)
-    bound_at = math.inf if limits.gives_up_at is None else limits.gives_up_at
-    return drain(
-        lease, engine.context(scaled), bound_at=bound_at, salt=fresh_nonce(), owner_filter=owner_filter
-    ), limits
-
-
-def _patience(engine: Engine, settings: Settings, timeout: Duration | None) -> Limits:
-    """Return the limits of a wait that acquires nothing: `timeout` seconds, or until the client is closed."""
-    engine.refuse_if_closed()
-    gives_up_at = None if timeout is None else engine.clock.now() + seconds(timeout, "timeout")
-    return Limits(settings.request_timeout, gives_up_at, lambda: engine.is_closed)
-
-
-def members(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str) -> Script[list[LockInfo]]:
-    """Return the registered members of the lease that a ticket names, the oldest first."""
-    _said, lease, scaled = _of_ticket(engine, key, settings, ticket)
-    said = yield from registered(lease)
-    shown = (listing(name, seen, engine.context(scaled)) for name, seen in said.answer.entries)
-    return sorted((one for one in shown if one is not None), key=lambda one: one.acquired_epoch or 0.0)
-
-
-def withdrawn(
-    engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str, member: LockInfo
-) -> Script[bool]:
-    """Remove the registration of a member that the caller knows to be dead; False if there was none."""
-    _said, lease, scaled = _of_ticket(engine, key, settings, ticket)
-    name = member_name(lease, member.holder)
-    return (
-        yield from remove_member(LeaseId(name, member.holder, member.incarnation, lease.ttl), engine.context(scaled))
-    )
-
-
-def _of_ticket(
-    engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str
-) -> tuple[LeaseTicket, LeaseId, Settings]:
-    said = registry.checked_ticket(ticket, key, engine.store.url)
-    return said, LeaseId(Name(key), said.holder, said.incarnation, said.ttl), settings.for_ttl(said.ttl)
-
-
-# --- inspecting and breaking ----------------------------------------------------------------------------------------
-
-
-def inspected(engine: Engine, key: str, settings: Settings) -> Script[LockInfo | None]:
-    """Return the holder of a key; None if it is free."""
-    engine.refuse_if_closed()
-    context = engine.context(settings)
-    status = yield from leaving.read_status(Name(key), context)
-    return None if status is None or status.record.ended else holding(key, status, context)
-
-
-def contenders(engine: Engine, key: str, settings: Settings) -> list[Contender]:
-    """Return the waiters for a key, in the order of the store's queue; blocks. StoreRefused without a queue."""
-    engine.refuse_if_closed()
-    store = engine.store
-    if not isinstance(store, ShowsQueue):
-        raise StoreRefused(f"{engine.traits.scheme}: this store has no queue to show; etcd: and zk: have one")
-    return [contender(standing) for standing in store.standing(Name(key), settings.request_timeout)]
-
-
-def freed(engine: Engine, key: str, settings: Settings, timeout: Duration | None) -> tuple[Script[Found], Limits]:
-    """Wait until a key is free, without acquiring it. Return script and limits; a single check has no other limit
-    than its request's.
-    """
-    tries_once = timeout is not None and seconds(timeout, "timeout") == 0
-    limits = _patience(engine, settings, None if tries_once else timeout)
-    context, on_wait = engine.context(settings), partial(_waits_to_see, engine, key)
-    script = until_free(Name(key), context, gives_up_at=limits.gives_up_at, tries_once=tries_once, on_wait=on_wait)
-    return script, limits
-
-
-def _waits_to_see(engine: Engine, key: str, seen: RecordStatus) -> None:
-    engine.emit_waiting(key, "", Contended(seen.record))
+# --- all locks of a store -------------------------------------------------------------------------------------------
 
 
 def listed(engine: Engine) -> Script[list[LockInfo]]:
@@ -334,34 +354,3 @@ def verified(engine: Engine, sequencer: Sequencer | str) -> Script[bool]:
     engine.refuse_if_closed()
     said = sequencer if isinstance(sequencer, Sequencer) else Sequencer.parse(sequencer)
     return (yield from verify(said, engine.context(PLAIN)))
-
-
-def broken(
-    engine: Engine, key: str, settings: Settings, *, reason: str, by: str | None, now: bool, incarnation: str | None
-) -> Script[BreakResult | None]:
-    """Revoke or remove the lease on a key, and write an audit entry; None if there is no lease.
-
-    A lease that was revoked before has its entry already, unless writing it failed: then it is written now.
-    """
-    engine.refuse_if_closed()
-    context = engine.context(settings)
-    revoked = registry.revocation(reason, by, settings)
-    done = yield from leaving.break_lease(
-        Name(key), revoked, context, now=now, incarnation=incarnation, salt=fresh_nonce()
-    )
-    if done is None:
-        return None
-    engine.local_queue.wake_first(key)
-    report = breaking(key, done, context, engine.clock.wall())
-    was_revoked = None if done.revoked or done.removed else done.record.revoked
-    part, entry = leaving.audit_entry(done, was_revoked or revoked, engine.clock.wall(), fresh_nonce())
-    try:
-        if was_revoked is not None:
-            told = yield from ask(List(Space.AUDIT, key))
-            if any(audited(name, seen).incarnation == done.seen.incarnation for name, seen in told.answer.entries):
-                return report
-        yield from leaving.audit(Name(key), part, entry)
-    except StoreError as error:
-        # an exception would say that the lease is not broken
-        engine.emit(EngineWarning(key, f"the lease was broken, but its audit entry may be missing: {error}"))
-    return report

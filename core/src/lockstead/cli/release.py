@@ -59,8 +59,8 @@ def release(ticket: str | None, store: str | None, drain: float | None, json: bo
 
 def _raise_not_released(client: Client, parsed: LeaseTicket) -> None:
     """Raise Failed if members still work under the lease, or LeaseLost if it had ended before."""
-    from lockstead import operations
     from lockstead.lease import converse
+    from lockstead.operations import PLAIN, LockOperations
 
     held = client.lock(parsed.key).inspect()
     if held is not None and held.incarnation == parsed.incarnation:
@@ -68,5 +68,5 @@ def _raise_not_released(client: Client, parsed: LeaseTicket) -> None:
             Exit.NOT_ACQUIRED,
             f"{parsed.key!r} is still held: a member still works under it; it ends with its ttl of {parsed.ttl:g} s",
         )
-    plain = operations.PLAIN
-    raise converse(client._engine, plain, operations.why_over(client._engine, parsed.key, plain, parsed))
+    lock = LockOperations(client._engine, parsed.key, PLAIN)
+    raise converse(lock.engine, lock.settings, lock.why_over(parsed))

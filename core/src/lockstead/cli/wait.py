@@ -61,10 +61,10 @@ def wait(url: str, timeout: float | None, verbose: bool, json: bool) -> int:
 
 
 def _until_free(engine: Engine, key: str, settings: Settings, timeout: float | None) -> Found:
-    from lockstead import operations
     from lockstead.lease import converse
+    from lockstead.operations import LockOperations
 
-    script, limits = operations.freed(engine, key, settings, timeout)
+    script, limits = LockOperations(engine, key, settings).freed(timeout)
     return converse(engine, settings, script, limits)
 
 

@@ -223,8 +223,8 @@ def _create(request: AcquireRequest, context: ProtocolContext) -> Script[Grant |
     ttl, every = context.settings.ttl, context.settings.renew_every
     try:
         min_retention = context.min_retention(ttl, context.settings.lock_delay)
-        reply = yield from ask(
-            Create(request.name, request.fields, ttl, request.holder, min_retention, every, FORGOTTEN)
+        reply: Reply[Snapshot | Conflict] = yield Create(
+            request.name, request.fields, ttl, request.holder, min_retention, every, FORGOTTEN
         )
     except StoreUnavailable:
         request.unsettled = was_unsettled
@@ -368,6 +368,3 @@ def _granted(
         token=seen.token if context.traits.tokens is TokenSource.NATIVE else None,
         previous_lease=previous_lease,
     )
-
-
-__all__ = ["AcquireRequest", "Contended", "Grant", "OutOfTime", "acquire", "attempt"]

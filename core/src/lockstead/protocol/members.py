@@ -16,6 +16,7 @@ from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnav
 from lockstead.frozen import frozen
 from lockstead.protocol.commands import (
     Absent,
+    Conflict,
     Create,
     Extend,
     List,
@@ -90,11 +91,11 @@ def attach(lease: LeaseId, nonce: str, fields: Mapping[str, str], context: Proto
     except StoreRefused:
         # an unreadable record has no members, so a drain must not wait for one
         with suppress(StoreUnavailable, OutcomeUnknown):
-            yield from remove_member(registration, context)
+            yield from take_back(registration, context)
         raise
     if isinstance(joined, Over):
         with suppress(StoreUnavailable, OutcomeUnknown):  # otherwise it expires, and a drain waits for that
-            yield from remove_member(registration, context)
+            yield from take_back(registration, context)
         return joined
     return Attached(
         lease=lease,
@@ -204,26 +205,19 @@ def renew_member(
     return MemberRenewed(own.deadline, extended.deadline, own.sent_at, closing=extended.deadline is None)
 
 
-def remove_member(registration: LeaseId, context: ProtocolContext, *, ours_until: float = inf) -> Script[bool]:
-    """Remove a registration; True if we removed it. The member must have stopped working before this is sent.
-
-    Raises StoreUnavailable or OutcomeUnknown if the store does not answer: it expires, and a drain waits for that.
-    """
-    return (yield from take_back(registration, context, ours_until=ours_until))
-
-
 def take_back(
     lease: LeaseId, context: ProtocolContext, revision: str | None = None, *, ours_until: float = inf
 ) -> Script[bool]:
     """Remove exactly this incarnation, at this revision if given; retried a few times if the store does not answer.
 
-    True if we removed it. A record that is absent after an unknown outcome counts as removed by us only until
+    The holder or member must have stopped working before. A registration that stays expires, and a drain waits for
+    that. True if we removed it. A record that is absent after an unknown outcome counts as removed by us only until
     ours_until (boot clock): later another client may have taken it over and removed it.
     """
     was_unknown, turn = False, 0
     while True:
         try:
-            reply = yield from ask(Remove(lease.name, lease.incarnation, revision))
+            reply: Reply[Removed | Conflict | Absent] = yield Remove(lease.name, lease.incarnation, revision)
         except (StoreUnavailable, OutcomeUnknown) as error:
             was_unknown = was_unknown or isinstance(error, OutcomeUnknown)
             if turn == REMOVALS_MAX - 1:
@@ -315,16 +309,3 @@ def _sift(
     if was_removed:
         return _Drain.CHANGED
     return _Drain.LIVE if has_members else _Drain.EMPTY
-
-
-__all__ = [
-    "Attached",
-    "MemberRenewed",
-    "attach",
-    "drain",
-    "member_name",
-    "registered",
-    "remove_member",
-    "renew_member",
-    "take_back",
-]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Final, Protocol
 
+from lockstead.stores.bootclock import boot_now
+
 
 class Clock(Protocol):
     """Two clocks, in seconds: the boot clock, for decisions, and the wall clock, for timestamps that people read."""
@@ -21,10 +23,6 @@ class Clock(Protocol):
         ...
 
 
-# Linux's monotonic clock stops in suspend, while the lease continues to run out; the boot clock includes that time.
-_BOOT: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
 class SystemClock:
     """The clocks of this machine.
 
@@ -33,13 +31,8 @@ class SystemClock:
 
     __slots__ = ()
 
-    def now(self) -> float:
-        """Return seconds on the boot clock."""
-        return time.clock_gettime(_BOOT)
-
-    def wall(self) -> float:
-        """Return seconds since the epoch."""
-        return time.time()
+    now = staticmethod(boot_now)
+    wall = staticmethod(time.time)
 
 
 SYSTEM_CLOCK: Final = SystemClock()

@@ -18,7 +18,7 @@ from operator import is_not
 from typing import Any, Final
 
 from lockstead.errors import LocksteadError, NotAcquired, StoreRefused, StoreUnavailable
-from lockstead.events import Acquired, EngineWarning, Listener, LockEvent, Waiting, log
+from lockstead.events import Acquired, EngineWarning, Listener, Waiting, log
 from lockstead.protocol import keeping
 from lockstead.protocol.acquire import AcquireRequest, Contended, Grant
 from lockstead.protocol.commands import Traits
@@ -104,6 +104,7 @@ class Engine:
 
     def _renew_state(self) -> None:
         self.keeper = Keeper(self.store, self.clock, self._listener)
+        self.emit = self.keeper.emit
         self.local_queue = LocalQueue()
         # holders with an explicit owner, whose lock could be reclaimed before a lease is kept: their acquisition is in
         # progress. Weak: a dropped request is removed
@@ -182,10 +183,6 @@ class Engine:
         if message not in self._warned:
             self._warned.add(message)
             self.emit(EngineWarning(key, message))
-
-    def emit(self, event: LockEvent) -> None:
-        """Call the listener."""
-        self.keeper.emit(event)
 
     # --- what follows an acquisition -----------------------------------------------------------------------------
 

@@ -14,8 +14,7 @@ from typing import Any, Final, TypeVar, cast
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused
 from lockstead.frozen import frozen
-from lockstead.protocol.acquire import OutOfTime
-from lockstead.protocol.commands import Command, Pause, Paused, Reply, Script
+from lockstead.protocol.commands import Command, OutOfTime, Pause, Paused, Reply, Script
 from lockstead.protocol.record import with_timestamps
 from lockstead.runtime.clock import Clock
 from lockstead.stores.port import Store, SupportsBatching

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -19,11 +20,8 @@ from lockstead.stores.mounts import Mount, mount_of, mounts
 # Linux's monotonic clock stops during suspend although the lease keeps expiring; only the boot clock counts that time.
 _BOOT: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
-
-def boot_now() -> float:
-    """Return the boot clock of this process's time namespace, in seconds."""
-    return time.clock_gettime(_BOOT)
-
+boot_now: Final = partial(time.clock_gettime, _BOOT)
+"""Returns the boot clock of this process's time namespace, in seconds."""
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 

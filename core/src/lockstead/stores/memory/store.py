@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from lockstead.errors import StoreUnavailable
 from lockstead.protocol.commands import (
@@ -35,8 +35,6 @@ from lockstead.values import Name
 
 if TYPE_CHECKING:
     from lockstead.stores.examination import Finding, Guarantee
-
-A = TypeVar("A")
 
 TRAITS: Final = Traits(
     scheme="memory",
@@ -91,7 +89,7 @@ class MemoryStore(StoreBase):
         self._clock = clock
         self._is_open = True
 
-    def perform(self, command: Command[A], limit: float) -> A:  # noqa: ARG002 - memory never waits
+    def perform(self, command: Command[Any], limit: float) -> Any:  # noqa: ARG002 - memory never waits
         """Carry out one command. Raises only StoreUnavailable, after `close`."""
         if not self._is_open:
             raise StoreUnavailable(f"the store {self.url} is closed")
@@ -116,7 +114,7 @@ class MemoryStore(StoreBase):
                     raise TypeError(f"not a command for a store: {type(command).__name__}")
         if isinstance(command, _CHANGES) and isinstance(answer, Snapshot | Removed):
             self._memory.subscriptions.changed(command.name)
-        return cast(A, answer)
+        return answer
 
     def _create(self, command: Create, now: float) -> Snapshot | Conflict:
         if command.name in self._memory.entries:
