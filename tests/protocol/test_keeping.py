@@ -93,7 +93,7 @@ def test_h08_a_renewed_lease_is_renewed_again() -> None:
     bench = Bench()
     kept = bench.lease()
     bench.send(kept)
-    renewed = Renewed(bench.now + 297, bench.now, "2")
+    renewed = Renewed(bench.now + 297, bench.now)
     assert bench.answered(kept, renewed) == ReportRenewed(kept, bench.now + 297)
     assert bench.keeping.wake_at() == kept.lease_state.due_at == bench.now + EVERY
     bench.send(kept)
@@ -177,7 +177,7 @@ def test_an_answer_for_a_lease_that_was_left_brings_it_not_back() -> None:
     kept = bench.lease()
     bench.send(kept)
     assert bench.keeping.leave(kept, bench.now)
-    assert bench.answered(kept, Renewed(bench.now + 297, bench.now, "2")) is None
+    assert bench.answered(kept, Renewed(bench.now + 297, bench.now)) is None
     assert (len(bench.keeping), bench.keeping.wake_at(), kept.lease_state.state) == (0, float("inf"), State.LEAVING)
 
 
@@ -185,9 +185,9 @@ def test_a_renewal_sent_beside_the_step_leaves_its_own_in_flight() -> None:
     bench = Bench()
     kept = bench.lease()
     bench.send(kept)
-    bench.answered(kept, Renewed(bench.now + 297, bench.now, "2"), is_ours=False)
+    bench.answered(kept, Renewed(bench.now + 297, bench.now), is_ours=False)
     assert kept.lease_state.in_flight
-    bench.answered(kept, Renewed(bench.now + 297, bench.now, "2"))
+    bench.answered(kept, Renewed(bench.now + 297, bench.now))
     assert not kept.lease_state.in_flight
 
 

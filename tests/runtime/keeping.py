@@ -142,7 +142,7 @@ class Alone:
     def granted(self, want: AcquireRequest, token: int | None = 7) -> Any:
         lease = LeaseId(APT, want.holder, "1", 300.0)
         before = PreviousLease(LeaseOutcome.CLEAN)
-        grant = Grant(lease, self.clock.at - 1, self.clock.at + 296, "1", token, before)
+        grant = Grant(lease, self.clock.at - 1, self.clock.at + 296, token, before)
         return self.engine.granted(grant, want, self.engine.context(SETTINGS), 3.0)
 
     def tasks(self) -> list[float]:

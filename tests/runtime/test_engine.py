@@ -341,7 +341,7 @@ def test_leases_that_were_dropped_are_looked_for_once_there_are_many(alone: Alon
     def take(number: int) -> Any:
         lease = LeaseId(Name(f"apt-{number}"), "a", "1", 300.0)
         before = PreviousLease(LeaseOutcome.CLEAN)
-        grant = Grant(lease, alone.clock.at, alone.clock.at + 297, "1", None, before)
+        grant = Grant(lease, alone.clock.at, alone.clock.at + 297, None, before)
         kept = alone.engine.granted(grant, alone.want(), alone.engine.context(SETTINGS), 0.0)
         alone.engine.note_acquired(kept)
         return kept

@@ -209,7 +209,7 @@ def test_an_answer_is_reported_only_for_a_held_lease(still: Still) -> None:
         one.lease_state.sending(still.clock.at)
     still.keeper.leave(left, still.clock.at)
     still.keeper._renewed(left, None, error)
-    still.keeper._renewed(left, None, Renewal(still.clock.at + 400, still.clock.at, "2"))
+    still.keeper._renewed(left, None, Renewal(still.clock.at + 400, still.clock.at))
     assert (still.events, left.lease_state.in_flight) == ([], False)
     still.clock.at += 7
     still.keeper._renewed(kept, None, error)
@@ -217,7 +217,7 @@ def test_an_answer_is_reported_only_for_a_held_lease(still: Still) -> None:
     assert isinstance(failed, RenewalFailed)
     assert (failed.error, failed.left) == (error, 290.0)
     assert still.keeper._keeping._schedule.wake_at() == kept.lease_state.due_at == still.clock.at + 12.5
-    still.keeper._renewed(kept, None, Renewal(still.clock.at + 400, still.clock.at, "2"))
+    still.keeper._renewed(kept, None, Renewal(still.clock.at + 400, still.clock.at))
     assert still.events[1:] == [Renewed("apt", "a", still.clock.at + 400)]
     assert still.keeper._keeping._schedule.wake_at() == kept.lease_state.due_at == still.clock.at + SETTINGS.renew_every
     kept.lease_state.sending(still.clock.at)
@@ -266,7 +266,7 @@ def test_progress_is_sent_again_after_a_failed_renewal(still: Still) -> None:
     plain.progress = None
     still.keeper._renewed(plain, "2 of 5", StoreRefused("too long"))
     assert plain.progress is None, "the store would refuse the next renewal, too, and the lease would end"
-    still.keeper._renewed(plain, "2 of 5", Renewal(still.clock.at + 400, still.clock.at, "2"))
+    still.keeper._renewed(plain, "2 of 5", Renewal(still.clock.at + 400, still.clock.at))
     assert plain.progress is None
 
 

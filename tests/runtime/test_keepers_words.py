@@ -237,7 +237,7 @@ def test_in_a_forked_copy_every_lease_is_lost_and_nothing_is_told(told: Told) ->
 def test_an_explicit_renewal_leaves_the_keepers_in_flight(told: Told) -> None:
     kept = told.lease()
     kept.lease_state.sending(told.clock.at)
-    told.keeper.renewed(kept, Renewal(told.clock.at + 500, told.clock.at, "2"))
+    told.keeper.renewed(kept, Renewal(told.clock.at + 500, told.clock.at))
     assert kept.lease_state.in_flight
     assert kept.lease_state.deadline == told.clock.at + 500
     assert told.events == [Renewed("apt", "a", told.clock.at + 500)]

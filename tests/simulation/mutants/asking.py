@@ -296,7 +296,7 @@ def renewal_brings_back_what_is_gone() -> list[Patch]:
         made = yield from ask(Create(lease.name, encode(Record(lease.holder, lease.ttl)), lifetime=lease.ttl))
         if not isinstance(made.answer, Snapshot):
             return outcome
-        return renew.Renewed(context.deadline(made.sent_at, lease.ttl), made.sent_at, made.answer.revision)
+        return renew.Renewed(context.deadline(made.sent_at, lease.ttl), made.sent_at)
 
     renewing.__name__ = "renew"
     return everywhere(true, renewing)

@@ -90,7 +90,6 @@ class Grant:
     lease: LeaseId
     sent_at: float
     deadline: float
-    revision: str
     token: int | None
     previous_lease: PreviousLease
 
@@ -217,15 +216,11 @@ def _keep_pace(request: AcquireRequest, doubts: int, context: ProtocolContext) -
     return request.doubts
 
 
-def _create(request: AcquireRequest, context: ProtocolContext) -> Script[Grant | Contended | None]:
-    was_unsettled = request.unsettled
-    request.unsettled = True
-    ttl, every = context.settings.ttl, context.settings.renew_every
+def _write(request: AcquireRequest, command: Create | Replace) -> Script[Reply[Any] | None]:
+    """Send a write that grants the lock, unless it is refused; return None if its outcome is unknown."""
+    was_unsettled, request.unsettled = request.unsettled, True
     try:
-        min_retention = context.min_retention(ttl, context.settings.lock_delay)
-        reply: Reply[Snapshot | Conflict] = yield Create(
-            request.name, request.fields, ttl, request.holder, min_retention, every, FORGOTTEN
-        )
+        reply: Reply[Any] = yield command
     except StoreUnavailable:
         request.unsettled = was_unsettled
         raise
@@ -233,6 +228,16 @@ def _create(request: AcquireRequest, context: ProtocolContext) -> Script[Grant |
         request.doubts, request.doubt = request.doubts + 1, doubt
         return None
     request.unsettled = was_unsettled
+    return reply
+
+
+def _create(request: AcquireRequest, context: ProtocolContext) -> Script[Grant | Contended | None]:
+    ttl, every = context.settings.ttl, context.settings.renew_every
+    min_retention = context.min_retention(ttl, context.settings.lock_delay)
+    command = Create(request.name, request.fields, ttl, request.holder, min_retention, every, FORGOTTEN)
+    reply = yield from _write(request, command)
+    if reply is None:
+        return None
     if isinstance(reply.answer, Conflict):
         return Contended(None, is_queued=True) if reply.answer.is_queued else None
     grant = _granted(request, reply, reply.answer, previous_of_created(reply.answer.fields, context), context)
@@ -244,34 +249,33 @@ def _adopt(request: AcquireRequest, seen: Snapshot, record: Record, context: Pro
     if record.is_ending:
         yield unused(request.name, seen.incarnation, previous_of(record, context), context)
         return None
-    reply = yield from ask(Extend(request.name, {}, seen.incarnation, lifetime=context.settings.ttl))
+    return (yield from _extended(request, seen.incarnation, None, context))
+
+
+def _extended(
+    request: AcquireRequest, incarnation: str, before: PreviousLease | None, context: ProtocolContext
+) -> Script[Grant | None]:
+    """Extend our record; return its grant, or None if it is no longer ours. before None: as the record says."""
+    reply = yield from ask(Extend(request.name, {}, incarnation, lifetime=context.settings.ttl))
     if not isinstance(reply.answer, Snapshot):
         return None
     answer = context.decode(request.name, reply.answer)
     if answer.holder != request.holder or answer.is_ending:
         return None
-    return _granted(request, reply, reply.answer, previous_of(answer, context), context)
+    return _granted(request, reply, reply.answer, before or previous_of(answer, context), context)
 
 
 def _take_over(
     request: AcquireRequest, seen: Snapshot, record: Record, context: ProtocolContext, *, queues: bool = True
 ) -> Script[Grant | Contended | None]:
-    was_unsettled = request.unsettled
-    request.unsettled = True
     ttl, every = context.settings.ttl, context.settings.renew_every
     min_retention = context.min_retention(ttl, context.settings.lock_delay)
     waiter_id, before = request.holder if queues else "", previous_for_next(record, request.holder, context)
     fields = written(request.fields, before)
     command = Replace(request.name, fields, seen.incarnation, seen.revision, ttl, waiter_id, min_retention, every)
-    try:
-        reply = yield from ask(command)
-    except StoreUnavailable:
-        request.unsettled = was_unsettled
-        raise
-    except OutcomeUnknown as doubt:
-        request.doubts, request.doubt = request.doubts + 1, doubt
+    reply = yield from _write(request, command)
+    if reply is None:
         return None
-    request.unsettled = was_unsettled
     if isinstance(reply.answer, Conflict) and reply.answer.is_queued:
         return Contended(record, seen, is_queued=True)
     if not isinstance(reply.answer, Snapshot):
@@ -291,14 +295,10 @@ def _renewed(request: AcquireRequest, grant: Grant, context: ProtocolContext) ->
     """Renew a grant at once, because too little of the server's lease is left to start work."""
     # our record exists from here on: if it cannot be renewed, it must be swept
     was_unsettled, request.unsettled = request.unsettled, True
-    renewed = yield from ask(Extend(request.name, {}, grant.lease.incarnation, lifetime=context.settings.ttl))
-    if not isinstance(renewed.answer, Snapshot):
-        return None
-    answer = context.decode(request.name, renewed.answer)
-    if answer.holder != request.holder or answer.is_ending:
+    again = yield from _extended(request, grant.lease.incarnation, grant.previous_lease, context)
+    if again is None:
         return None
     request.unsettled = was_unsettled
-    again = _granted(request, renewed, renewed.answer, grant.previous_lease, context)
     return again if grant.token is None else _with_token(again, grant.token)
 
 
@@ -351,7 +351,7 @@ def _fenced(request: AcquireRequest, grant: Grant | None, context: ProtocolConte
 
 
 def _with_token(grant: Grant, token: int) -> Grant:
-    return Grant(grant.lease, grant.sent_at, grant.deadline, grant.revision, token, grant.previous_lease)
+    return Grant(grant.lease, grant.sent_at, grant.deadline, token, grant.previous_lease)
 
 
 def _granted(
@@ -364,7 +364,6 @@ def _granted(
         lease=LeaseId(request.name, request.holder, seen.incarnation, ttl),
         sent_at=context.renewed_at(reply),
         deadline=context.deadline_by(reply, ttl, context.settings.lock_delay),
-        revision=seen.revision,
         token=seen.token if context.traits.tokens is TokenSource.NATIVE else None,
         previous_lease=previous_lease,
     )

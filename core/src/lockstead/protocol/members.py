@@ -66,12 +66,11 @@ class Attached:
 
 @frozen
 class MemberRenewed:
-    """A member's renewal. record_deadline is None if it did not change. closing: the record is no longer renewed."""
+    """A member's renewal. record_deadline is None if the lease is closing, so that it is not renewed."""
 
     registration_deadline: float
     record_deadline: float | None
     sent_at: float
-    closing: bool = False
 
 
 def member_name(lease: LeaseId, nonce: str) -> Name:
@@ -190,7 +189,7 @@ def renew_member(
         return lost
     record = context.decode(lease.name, reply.answer)
     if record.closing:
-        return MemberRenewed(own.deadline, None, own.sent_at, closing=True)
+        return MemberRenewed(own.deadline, None, own.sent_at)
     ttl = effective_ttl(lease, record)
     look = context.observe(lease.name, reply, reply.answer)
     by_look = context.deadline_by_look(look, reply, reply.answer, ttl)
@@ -202,7 +201,7 @@ def renew_member(
     extended = yield from renew(lease, fields, context)
     if isinstance(extended, Over):
         return extended
-    return MemberRenewed(own.deadline, extended.deadline, own.sent_at, closing=extended.deadline is None)
+    return MemberRenewed(own.deadline, extended.deadline, own.sent_at)
 
 
 def take_back(

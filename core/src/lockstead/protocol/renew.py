@@ -23,7 +23,6 @@ class Renewed:
 
     deadline: float | None
     sent_at: float
-    revision: str
 
 
 @frozen
@@ -50,7 +49,7 @@ def renew(lease: LeaseId, fields: Mapping[str, str], context: ProtocolContext) -
     if lost is not None:
         return lost
     context.note_write(lease.name, reply, answer)
-    return Renewed(_deadline(lease, reply, context), context.renewed_at(reply), answer.revision)
+    return Renewed(_deadline(lease, reply, context), context.renewed_at(reply))
 
 
 def extensible(lease: LeaseId, context: ProtocolContext) -> Script[Record | Over]:

@@ -6,7 +6,7 @@ In a store with a queue, a waiter for the lock subscribes to its turn.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from lockstead.protocol.commands import Pause, Paused
 from lockstead.stores.port import Subscription, SupportsFifoQueue, SupportsWatch
@@ -30,19 +30,6 @@ class Rings(Protocol):
         ...
 
 
-class _Nobody:
-    """The waker that replaces one whose event loop was closed."""
-
-    is_gone: ClassVar[bool] = False
-
-    def ring(self) -> None:
-        """Do nothing."""
-
-    def take(self) -> bool:
-        """Return False."""
-        return False
-
-
 class _Changes:
     """The changes reported since the last pause. The store refers to it, so it must not refer to the subscription.
 
@@ -52,7 +39,7 @@ class _Changes:
     __slots__ = ("has_changed", "is_free", "is_heeded", "waker")
 
     def __init__(self, waker: Rings) -> None:
-        self.waker: Rings = waker
+        self.waker: Rings | None = waker
         self.has_changed = self.is_free = self.is_heeded = False
 
     def changed(self, is_free: bool) -> None:
@@ -61,10 +48,10 @@ class _Changes:
             self.is_free = True
         self.has_changed = True
         waker = self.waker
-        if self.is_heeded or waker.is_gone:
+        if waker is not None and (self.is_heeded or waker.is_gone):
             waker.ring()
-        if waker.is_gone:
-            self.waker = _Nobody()
+            if waker.is_gone:
+                self.waker = None
 
 
 class Watching:
