@@ -13,27 +13,10 @@ _BLOCKS = "a Lock is not awaited: use 'with lock.hold():', or in a coroutine Asy
 class LockMisuse:
     """Raises a helpful TypeError if a blocking lock is used like a hold."""
 
-    def __enter__(self) -> NoReturn:
+    def __enter__(self, *_: object) -> NoReturn:
         raise TypeError("a Lock is not a context manager: use 'with lock.hold():'")
 
-    def __exit__(self, *_: object) -> None:
-        raise TypeError("a Lock is not a context manager: use 'with lock.hold():'")
-
-
-class AsyncLockMisuse:
-    """Raises a helpful TypeError if an awaiting lock is used like a hold."""
-
-    async def __aenter__(self) -> NoReturn:
-        raise TypeError("an AsyncLock is not a context manager: use 'async with lock.hold():'")
-
-    async def __aexit__(self, *_: object) -> None:
-        raise TypeError("an AsyncLock is not a context manager: use 'async with lock.hold():'")
-
-    def __enter__(self) -> NoReturn:
-        raise TypeError(_AWAITED)
-
-    def __exit__(self, *_: object) -> None:
-        raise TypeError(_AWAITED)
+    __exit__ = __enter__
 
 
 class HoldMisuse:
@@ -47,13 +30,21 @@ class HoldMisuse:
 
 
 class AsyncHoldMisuse:
-    """Raises a helpful TypeError if an awaiting hold is entered with a blocking `with`."""
+    """Raises a helpful TypeError if an awaiting lock or hold is entered with a blocking `with`."""
 
-    def __enter__(self) -> NoReturn:
+    def __enter__(self, *_: object) -> NoReturn:
         raise TypeError(_AWAITED)
 
-    def __exit__(self, *_: object) -> None:
-        raise TypeError(_AWAITED)
+    __exit__ = __enter__
+
+
+class AsyncLockMisuse(AsyncHoldMisuse):
+    """Raises a helpful TypeError if an awaiting lock is used like a hold."""
+
+    async def __aenter__(self, *_: object) -> NoReturn:
+        raise TypeError("an AsyncLock is not a context manager: use 'async with lock.hold():'")
+
+    __aexit__ = __aenter__
 
 
 def check_function(function: Callable[..., Any]) -> None:

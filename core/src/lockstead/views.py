@@ -6,7 +6,7 @@ Instants are from the writer's wall clock and for display only; no decision depe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lockstead.errors import StoreRefused
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lockstead.stores.port import Standing
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LockInfo:
     """The holder of a key, according to the record.
 
@@ -38,25 +38,25 @@ class LockInfo:
     key: str
     holder: str
     owner: str
-    purpose: str | None
-    ttl: float | None
-    token: int | None
-    progress: str | None
-    expected: float | None
-    age: float | None
-    is_expired: bool
-    closing: bool
-    revoked_by: str | None
-    revoke_reason: str | None
-    host: str | None
-    pid: int | None
-    where: str | None
-    backtrace: str | None
-    labels: Mapping[str, str]
     incarnation: str
-    acquired_epoch: float | None
-    expires_epoch: float | None
-    alert_epoch: float | None
+    purpose: str | None = None
+    ttl: float | None = None
+    token: int | None = None
+    progress: str | None = None
+    expected: float | None = None
+    age: float | None = None
+    is_expired: bool = False
+    closing: bool = False
+    revoked_by: str | None = None
+    revoke_reason: str | None = None
+    host: str | None = None
+    pid: int | None = None
+    where: str | None = None
+    backtrace: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    acquired_epoch: float | None = None
+    expires_epoch: float | None = None
+    alert_epoch: float | None = None
     decode_error: str | None = None
 
     @property
@@ -206,37 +206,14 @@ def listing(name: Name, seen: Snapshot, context: ProtocolContext) -> LockInfo | 
 
 
 def _unreadable(key: str, seen: Snapshot, decode_error: str) -> LockInfo:
-    identity = clean(seen.fields.get("identity", ""))
-    return LockInfo(
-        key=key,
-        holder=identity,
-        owner=clean(seen.fields.get("owner", identity)),
-        purpose=None,
-        ttl=None,
-        token=None,
-        progress=None,
-        expected=None,
-        age=None,
-        is_expired=False,
-        closing=False,
-        revoked_by=None,
-        revoke_reason=None,
-        host=None,
-        pid=None,
-        where=None,
-        backtrace=None,
-        labels={},
-        incarnation=seen.incarnation,
-        acquired_epoch=None,
-        expires_epoch=None,
-        alert_epoch=None,
-        decode_error=decode_error,
-    )
+    holder = clean(seen.fields.get("identity", ""))
+    owner = clean(seen.fields.get("owner", holder))
+    return LockInfo(key=key, holder=holder, owner=owner, incarnation=seen.incarnation, decode_error=decode_error)
 
 
 def audited(name: Name, seen: Snapshot) -> AuditEntry:
     """Return an audit entry; fields that are missing or damaged are left out."""
-    said = {field: clean(text) for field, text in seen.fields.items()}
+    said = {word: clean(text) for word, text in seen.fields.items()}
     damage = said.get(DAMAGE)
     stamp = whole(name.part.partition("-")[0])  # the name begins with milliseconds
     at = epoch_of(said.get("at", ""))

@@ -16,7 +16,6 @@ from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnav
 from lockstead.frozen import frozen
 from lockstead.protocol.commands import (
     Absent,
-    Conflict,
     Create,
     Extend,
     List,
@@ -213,19 +212,27 @@ def take_back(
     that. True if we removed it. A record that is absent after an unknown outcome counts as removed by us only until
     ours_until (boot clock): later another client may have taken it over and removed it.
     """
+    reply, was_unknown = yield from repeated(Remove(lease.name, lease.incarnation, revision), context)
+    is_ours = was_unknown and reply.received_at < ours_until
+    return isinstance(reply.answer, Removed) or (is_ours and isinstance(reply.answer, Absent))
+
+
+def repeated(command: Remove | Extend, context: ProtocolContext) -> Script[tuple[Reply[Any], bool]]:
+    """Send a command, and again a few times while the store does not answer. Return the reply, and whether the outcome
+    of an earlier one is unknown.
+    """
     was_unknown, turn = False, 0
     while True:
         try:
-            reply: Reply[Removed | Conflict | Absent] = yield Remove(lease.name, lease.incarnation, revision)
+            reply: Reply[Any] = yield command
         except (StoreUnavailable, OutcomeUnknown) as error:
             was_unknown = was_unknown or isinstance(error, OutcomeUnknown)
             if turn == REMOVALS_MAX - 1:
                 raise
-            yield from ask(context.retry_pause(lease.name, turn))
+            yield from ask(context.retry_pause(command.name, turn))
             turn += 1
         else:
-            is_ours = was_unknown and reply.received_at < ours_until
-            return isinstance(reply.answer, Removed) or (is_ours and isinstance(reply.answer, Absent))
+            return reply, was_unknown
 
 
 def registered(lease: LeaseId) -> Script[Reply[Listing]]:

@@ -30,7 +30,7 @@ from lockstead.protocol.commands import (
 )
 from lockstead.protocol.context import LeaseId, ProtocolContext, is_over, loss
 from lockstead.protocol.lifecycle import LeaseState
-from lockstead.protocol.members import REMOVALS_MAX, drain, take_back
+from lockstead.protocol.members import drain, repeated, take_back
 from lockstead.protocol.previous_lease import ENDED, ENDED_LIVES, UNUSED, is_written, previous_of, unused
 from lockstead.protocol.record import (
     BY_BYTES_MAX,
@@ -239,17 +239,8 @@ def remove(lease: LeaseId, context: ProtocolContext, *, ours_until: float = inf)
 
 def end(lease: LeaseId, context: ProtocolContext, fields: Mapping[str, str] = ENDED) -> Script[Outcome]:
     """Mark the record of exactly this incarnation as ended; retried like a removal."""
-    turn = 0
-    while True:
-        try:
-            reply = yield from ask(Extend(lease.name, fields, lease.incarnation, lifetime=ENDED_LIVES))
-        except (StoreUnavailable, OutcomeUnknown):
-            if turn == REMOVALS_MAX - 1:
-                raise
-            yield from ask(context.retry_pause(lease.name, turn))
-            turn += 1
-        else:
-            return Outcome.ENDED if isinstance(reply.answer, Snapshot) else Outcome.NOT_OURS
+    reply, _ = yield from repeated(Extend(lease.name, fields, lease.incarnation, lifetime=ENDED_LIVES), context)
+    return Outcome.ENDED if isinstance(reply.answer, Snapshot) else Outcome.NOT_OURS
 
 
 @frozen
