@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from typing import Any
 
 import pytest
@@ -112,6 +113,15 @@ def test_a_record_may_be_left_only_if_its_request_was_sent(error: StoreError) ->
     assert prober.clean() == ([name] if isinstance(error, OutcomeUnknown) else [])
     lent = prober.lent("rights")
     assert lent in prober.clean()
+
+
+def test_an_interrupted_start_of_a_thread_does_not_end_the_clean_up() -> None:
+    memory = Memory()
+    prober = Prober(MemoryStore(memory), 5.0, SYSTEM_CLOCK.now() + 60)
+    prober.settled(Create(prober.fresh(), {"n": "1"}))
+    prober._racers.append(threading.Thread())
+    assert prober.clean() == []
+    assert memory.entries == {}
 
 
 class AddsItsOwn(MemoryStore):

@@ -37,9 +37,9 @@ def _nothing() -> None:
 
 
 def join(thread: threading.Thread | None, limit: float) -> None:
-    """Wait, at most `limit` seconds, for the thread of subscriptions; not in that thread itself.
+    """Wait for a thread, at most `limit` seconds.
 
-    Also not for one whose start was interrupted: a signal handler may raise in `Thread.start`.
+    Returns at once in that thread itself, and if its start was interrupted: a signal handler may raise in `start`.
     """
     if thread is not None and thread is not threading.current_thread():
         with suppress(RuntimeError):  # it has not started yet

@@ -19,6 +19,7 @@ from lockstead.protocol.commands import Absent, Command, Create, Extend, List, R
 from lockstead.runtime.clock import SYSTEM_CLOCK
 from lockstead.runtime.run import unknown
 from lockstead.stores.port import Store
+from lockstead.stores.subscriptions import join
 from lockstead.values import Name, Space
 
 A = TypeVar("A")
@@ -276,4 +277,4 @@ def _is_abandoned(seen: Snapshot) -> bool:
 def _join(threads: Iterable[threading.Thread], limit: float) -> None:
     ends_at = time.monotonic() + limit
     for thread in threads:
-        thread.join(max(0.0, ends_at - time.monotonic()))
+        join(thread, max(0.0, ends_at - time.monotonic()))
