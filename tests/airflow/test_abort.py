@@ -168,7 +168,7 @@ def is_there(one: psutil.Process) -> bool:
     return one.is_running() and is_alive(one.pid)
 
 
-def test_a_task_whose_lock_is_taken_away_fails_with_the_reason_and_is_not_retried(everybody: Everybody) -> None:
+def test_a_revoked_lease_fails_the_task_without_a_retry(everybody: Everybody) -> None:
     assert {(one.task.state, one.task.try_number) for one in everybody.bodies.values()} == {("failed", 1)}
     reasons = {"taken": "TAKEN", "asyncio": "REVOKED", "gil": "EXPIRED"}
     for name, one in everybody.bodies.items():
@@ -182,7 +182,7 @@ def test_a_body_is_stopped_soon_after_its_lock_is_taken_away(everybody: Everybod
     assert max(late.values()) < STOPPED_WITHIN, late
 
 
-def test_a_body_that_holds_the_interpreter_is_caught_right_after_it(everybody: Everybody) -> None:
+def test_a_body_in_a_long_c_call_is_interrupted_right_after_it(everybody: Everybody) -> None:
     one = everybody.bodies["gil"]
     assert one.seen.ended_at - one.seen.lost_at - one.at("came back", "stopped") < STOPPED_WITHIN
 

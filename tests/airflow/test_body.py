@@ -112,7 +112,7 @@ def sleepers(environment: dict[str, str]) -> list[psutil.Process]:
 # --- a lease that is held ---------------------------------------------------------------------------------------------
 
 
-def test_a_body_sees_key_token_and_sequencer_and_its_lease_is_the_current_one(bodies: Bodies):
+def test_a_body_sees_key_token_sequencer_and_its_current_lease(bodies: Bodies):
     told = bodies("look")
     token = told.said["acquired"]["token"]
     assert told.said["gave"] == {"token": token, "sequencer": f"{token}:exclusive:apt", "is_member": True, "key": "apt"}
@@ -125,7 +125,7 @@ def test_a_body_sees_key_token_and_sequencer_and_its_lease_is_the_current_one(bo
     ("scenario", "raised"),
     [("raise", "ZeroDivisionError"), ("skip", "AirflowSkipException"), ("defer", "TaskDeferred")],
 )
-def test_what_a_body_raises_under_its_lease_is_what_the_task_ends_with(bodies: Bodies, scenario: str, raised: str):
+def test_an_exception_under_a_held_lease_is_the_tasks_result(bodies: Bodies, scenario: str, raised: str):
     told = bodies(scenario)
     assert told.said["raised"] == raised
     assert told.said["members"] == 0
@@ -133,7 +133,7 @@ def test_what_a_body_raises_under_its_lease_is_what_the_task_ends_with(bodies: B
     assert told.said["killed"] == 0
 
 
-def test_a_body_waits_for_a_live_one_directly_upstream_and_not_for_one_beside_it(bodies: Bodies):
+def test_a_body_waits_for_a_live_upstream_body_only(bodies: Bodies):
     told = bodies("look+behind")
     assert told.said["gave"]
     assert told.said["began_behind"] == ["first"]
@@ -141,13 +141,13 @@ def test_a_body_waits_for_a_live_one_directly_upstream_and_not_for_one_beside_it
     assert "waiting for who works still, or was not seen to end: airflow:dag/run/first/-1/1" in told.log
 
 
-def test_a_body_works_under_the_lease_of_its_acquire_though_its_own_template_names_another_key(bodies: Bodies):
+def test_a_body_uses_the_acquired_lease_despite_its_own_template(bodies: Bodies):
     told = bodies("look+renamed")
     assert told.said["gave"]["key"] == "apt"
     assert told.said["gave"]["token"] == told.said["acquired"]["token"]
 
 
-def test_a_forged_ticket_has_no_server_asked_that_the_lock_does_not_name(bodies: Bodies):
+def test_a_forged_ticket_does_not_choose_the_server(bodies: Bodies):
     told = bodies("look+forged")
     assert told.said["raised"] == "AirflowFailException"
     assert "the ticket is for a lock in redis://127.0.0.1" in told.said["message"]
@@ -168,7 +168,7 @@ def test_a_forged_ticket_has_no_server_asked_that_the_lock_does_not_name(bodies:
         ("gil", "EXPIRED"),
     ],
 )
-def test_a_body_that_loses_its_lease_ends_and_its_task_fails_for_good_saying_what_was_lost(
+def test_a_lost_lease_ends_the_body_and_fails_the_task_for_good(
     bodies: Bodies, environment: dict[str, str], scenario: str, reason: str
 ):
     told = bodies(f"{scenario}+lost")
@@ -182,17 +182,17 @@ def test_a_body_that_loses_its_lease_ends_and_its_task_fails_for_good_saying_wha
     assert left_behind(environment) == []
 
 
-def test_the_tasks_own_on_kill_is_called_once_when_the_lease_is_lost(bodies: Bodies):
+def test_the_tasks_on_kill_is_called_once_on_a_loss(bodies: Bodies):
     assert bodies("sleep+lost").said["killed"] == 1
 
 
-def test_the_process_of_a_body_that_swallows_everything_is_left_after_the_grace(bodies: Bodies):
+def test_a_body_that_swallows_everything_exits_after_the_grace(bodies: Bodies):
     told = bodies("swallow+lost")
     assert told.code == 75
     assert "leaving the process: it does not stop" in told.log
 
 
-def test_a_body_whose_supervisor_is_killed_stops_itself_and_what_it_started(
+def test_a_body_with_a_killed_supervisor_ends_with_its_processes(
     command: list[str], environment: dict[str, str], lock: lockstead.Lock
 ):
     words = [*command[:2], "bash+child", command[3]]
@@ -218,7 +218,7 @@ def test_a_body_whose_supervisor_is_killed_stops_itself_and_what_it_started(
 # --- a lease that was gone before -------------------------------------------------------------------------------------
 
 
-def test_a_body_whose_lease_is_gone_before_it_begins_fails_without_running(bodies: Bodies):
+def test_a_body_whose_lease_is_already_gone_does_not_run(bodies: Bodies):
     told = bodies("look+fail")
     assert told.said["raised"] == "LeaseLost"
     assert "gone before this task began" in told.said["message"]

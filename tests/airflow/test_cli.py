@@ -65,7 +65,7 @@ def airflow_commands(request: pytest.FixtureRequest, tmp_path: Path, url: str) -
     return run
 
 
-def test_the_locks_of_a_connection_are_listed_looked_at_and_broken(airflow_commands: Airflow, url: str) -> None:
+def test_the_commands_list_inspect_and_break_a_connections_locks(airflow_commands: Airflow, url: str) -> None:
     for key in ("apt", "yum"):
         lock = lockstead.Lock(f"{url}#{key}", ttl=600, owner=f"who has {key}", purpose="publishing")
         lock.acquire(timeout=10).detach()
@@ -125,9 +125,7 @@ def test_what_a_command_cannot_do_is_one_line_and_an_exit_code(airflow_commands:
             assert len(said["err"].splitlines()) == 1, (command, said)
 
 
-def test_a_command_that_fails_prints_its_error_as_json_where_json_is_asked_for(
-    airflow_commands: Airflow, url: str
-) -> None:
+def test_a_failing_command_prints_its_error_as_json_if_asked(airflow_commands: Airflow, url: str) -> None:
     cases = {
         "inspect apt --conn-id nobody": (64, "there is no connection 'nobody'"),
         "list --conn-id referring": (64, "give --url"),

@@ -85,7 +85,7 @@ def test_what_a_connection_cannot_mean_is_one_clear_line(said: dict[str, Any], l
     assert "\n" not in str(raised.value)
 
 
-def test_a_redis_connection_gives_url_credentials_and_tls_though_its_extras_are_text():
+def test_a_redis_connection_yields_url_credentials_and_tls():
     other = conn(
         "r", conn_type="redis", host="h", port=6380, login="u", password="p", schema=None,
         extra={"ssl": "True", "db": "3", "ssl_check_hostname": "false"},
@@ -117,7 +117,7 @@ def test_a_postgres_connection_gives_the_whole_url_or_only_who():
         ),
     ],
 )
-def test_a_postgres_connection_names_every_server_that_it_would_reach_in_airflow(said: dict[str, Any], url: str):
+def test_a_postgres_connection_names_all_its_servers(said: dict[str, Any], url: str):
     assert naming.postgres_url(conn("p", **said)) == url
 
 
@@ -134,7 +134,7 @@ def test_a_redis_connection_with_a_word_on_tls_is_one_by_tls(said: dict[str, Any
     assert naming.redis_url(conn("r", **said)) == url
 
 
-def test_what_a_connection_says_beside_a_reference_is_part_of_the_store():
+def test_other_fields_beside_a_reference_are_part_of_the_store():
     other = conn("p", host="h", schema="d", login="u", password="s", extra={"sslmode": "require"})
     ours = conn(extra={"postgres_conn_id": "p", "schema": "locks", "listen": "no"})
     place = place_of(ours, lambda _: other)
@@ -146,7 +146,7 @@ def test_a_yes_or_no_that_is_text_is_read_as_one(text: str, is_so: bool):
     assert is_true(text) is is_so
 
 
-def test_all_who_use_a_connection_share_one_client_object_until_it_says_something_else(monkeypatch: pytest.MonkeyPatch):
+def test_users_of_a_connection_share_one_client_until_it_changes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(connection, "FRESH", 0.0)
     redis = {"lockstead_default": conn(extra={"redis_conn_id": "r"}), "r": conn("r", host="h", password="one")}
     places = Places(redis.__getitem__)
@@ -182,7 +182,7 @@ def test_a_template_that_renders_empty_is_told_by_its_name():
     assert spec.named({"key": "apt"}).key == "apt"
 
 
-def test_a_redis_connection_without_the_client_library_is_one_line_that_says_what_to_install(
+def test_a_redis_connection_without_redis_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setitem(sys.modules, "redis", None)

@@ -205,14 +205,14 @@ def test_every_kind_of_member_works_under_the_lease_of_its_group(ran: Ran):
 
 
 @pytest.mark.usefixtures("newest")
-def test_a_branch_at_the_end_of_a_group_that_chooses_nothing_within_does_not_skip_the_release(ran: Ran):
+def test_a_branch_at_the_end_of_a_group_never_skips_the_release(ran: Ran):
     states = ran.states("branches")
     assert unsuccessful(states) == {"other": {"skipped"}}
     assert {"end.lock_release", "out.lock_release", "end.lock_keep", "chosen"} <= set(states)
     assert ran.ended["branches"] == "success"
 
 
-def test_a_task_with_a_lock_of_its_own_and_each_index_of_a_mapped_group_acquires_by_itself(ran: Ran):
+def test_single_tasks_and_mapped_group_indexes_acquire_apart(ran: Ran):
     assert unsuccessful(ran.states("singles")) == {}
     # all of one lock: a lease for each
     own = [ran.token("singles", "own", index) for index in range(3)]
@@ -228,7 +228,7 @@ def test_no_run_leaves_a_lock_behind(ran: Ran):
 
 
 @pytest.mark.usefixtures("newest")
-def test_dag_test_ends_without_a_triggerer_and_leaves_no_lock_behind(airflow: Airflow):
+def test_dag_test_ends_without_a_triggerer_and_frees_the_lock(airflow: Airflow):
     # paused: or the scheduler runs the tasks of that run as well
     url = put(airflow, "tested", TESTED, "is_paused_upon_creation=True, ")
     said = airflow.python_of(str(airflow.home / "dags" / "tested.py"))

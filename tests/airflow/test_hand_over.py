@@ -63,7 +63,7 @@ def said(airflow: Airflow, run: Run, task_id: str) -> str:
     return "\n".join(path.read_text("utf-8", errors="replace") for path in sorted(folder.rglob("*.log*")))
 
 
-def test_a_run_waits_in_the_triggerer_until_the_lock_is_free_and_says_for_whom(airflow: Airflow):
+def test_a_run_defers_until_the_lock_is_free_and_logs_the_holder(airflow: Airflow):
     dag_id, lock = dag(airflow, "waits")
     with lock.hold(timeout=30):
         run = airflow.trigger(dag_id)
@@ -81,7 +81,7 @@ def test_a_run_waits_in_the_triggerer_until_the_lock_is_free_and_says_for_whom(a
     assert lock.inspect() is None
 
 
-def test_a_body_whose_lease_is_taken_away_fails_for_good_and_says_what_was_lost(airflow: Airflow):
+def test_a_body_with_a_revoked_lease_fails_for_good_with_details(airflow: Airflow):
     dag_id, lock = dag(airflow, "taken", ttl="20s", works=600, keeps=False)
     run = airflow.trigger(dag_id)
     body = airflow.body_of(run, "work")

@@ -109,9 +109,7 @@ def watched(airflow: Airflow, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 
 @pytest.mark.parametrize("name", ["marked_failed", "marked_success"])
-def test_the_lock_of_a_task_that_is_marked_while_it_works_is_free_only_when_its_body_has_ended(
-    watched: dict[str, Watched], name: str
-) -> None:
+def test_a_marked_running_tasks_lock_is_free_after_its_body_ends(watched: dict[str, Watched], name: str) -> None:
     one = watched[name]
     assert one.free_at is not None
     assert one.body_ended_at <= one.free_at
@@ -121,7 +119,7 @@ def test_the_lock_of_a_task_that_is_marked_while_it_works_is_free_only_when_its_
     assert len(one.holders) == 1
 
 
-def test_the_next_task_waits_for_the_body_of_one_that_is_marked_success_while_it_works(
+def test_the_next_task_waits_for_the_body_of_a_marked_task(
     watched: dict[str, Watched],
 ) -> None:
     one = watched["marked_success"]
@@ -131,9 +129,7 @@ def test_the_next_task_waits_for_the_body_of_one_that_is_marked_success_while_it
     assert len({note["token"] for note in one.notes}) == 1
 
 
-def test_a_task_whose_process_is_killed_is_retried_under_the_same_lease(
-    airflow: Airflow, watched: dict[str, Watched]
-) -> None:
+def test_a_task_with_a_killed_process_retries_under_its_lease(airflow: Airflow, watched: dict[str, Watched]) -> None:
     one = watched["body_killed"]
     if airflow.version.name == "3.0":
         assert len(one.told("began")) == 1  # it takes the death of a process for a failure, and retries nothing
@@ -149,7 +145,7 @@ def test_a_task_whose_process_is_killed_is_retried_under_the_same_lease(
     assert [note["left"] for note in one.notes if note["what"] == "found"] == [[]]
 
 
-def test_a_body_whose_supervisor_is_killed_stops_itself_and_what_it_started(watched: dict[str, Watched]) -> None:
+def test_a_body_with_a_killed_supervisor_ends_with_its_processes(watched: dict[str, Watched]) -> None:
     one = watched["supervisor_killed"]
     assert one.died_at is not None
     assert one.died_at - one.ended_by_us_at < SOON

@@ -76,7 +76,7 @@ def is_over(one: psutil.Process) -> bool:
     return not one.is_running() or one.status() == psutil.STATUS_ZOMBIE
 
 
-def test_who_runs_is_not_dead_and_who_was_killed_is_with_all_that_it_started(body: Body) -> None:
+def test_a_running_body_is_alive_and_a_killed_one_is_dead(body: Body) -> None:
     assert not body.named.is_dead()
     assert not is_over(body.child)
     body.kill()
@@ -131,7 +131,7 @@ def label_of(body: str = "0" * 32) -> str:
     return here.label
 
 
-def test_what_a_process_is_called_is_read_back_and_anything_else_is_nobody() -> None:
+def test_a_process_label_is_parsed_and_a_malformed_one_is_not() -> None:
     body = uuid.uuid4().hex
     here = Process.here(body)
     assert here is not None
@@ -149,7 +149,7 @@ def test_a_label_of_which_a_word_was_changed_is_nobodys(place: int, word: str) -
     assert Process.read("/".join(words)) is None
 
 
-def test_a_registration_that_somebody_wrote_into_the_store_ends_nobody(body: Body, tmp_path: Path) -> None:
+def test_a_forged_registration_kills_no_process(body: Body, tmp_path: Path) -> None:
     # 4194303 is dead, and what the store says of the body is known to whoever reads it
     boot, namespace, user, _, start, mark, signature = body.label.split("/")
     forged = f"{boot}/{namespace}/{user}/4194303/{start}/{mark}"
@@ -166,9 +166,7 @@ def test_a_registration_that_somebody_wrote_into_the_store_ends_nobody(body: Bod
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
-def test_nothing_is_signed_or_believed_by_a_secret_that_others_could_know(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
-) -> None:
+def test_a_secret_readable_by_others_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int) -> None:
     label = label_of()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert Process.read(label) is None  # this folder has another secret, or none
@@ -187,9 +185,7 @@ def test_nothing_is_signed_or_believed_by_a_secret_that_others_could_know(
     assert vouching.signature("text") is None
 
 
-def test_a_folder_that_leads_elsewhere_is_not_taken_for_the_users_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_symlinked_secret_folder_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "other").mkdir(mode=0o700)
     vouching.folder_of(os.getuid()).symlink_to(tmp_path / "other")
@@ -203,7 +199,7 @@ def test_all_who_begin_at_once_sign_with_one_secret(tmp_path: Path, monkeypatch:
     assert [path.name for path in vouching.folder_of(os.getuid()).iterdir()] == [vouching.NAME]
 
 
-def test_a_wait_for_members_ends_with_the_death_of_the_last_of_them(body: Body, tmp_path: Path) -> None:
+def test_a_wait_for_members_ends_when_the_last_one_dies(body: Body, tmp_path: Path) -> None:
     lock = lockstead.Lock(f"sqlite:///{tmp_path}/locks.db#apt", ttl=600, labels={LABEL: body.label})
     ticket = str(lock.acquire().detach())
     member = lock.attach(ticket)  # as if the body had registered

@@ -21,13 +21,13 @@ def test_every_end_without_the_lease_is_lease_lost(kind: Kind):
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_a_member_only_withdraws_and_a_task_with_its_own_lock_gives_it_back_unless_it_comes_back(kind: Kind):
+def test_the_table_says_how_each_end_of_a_body_leaves_the_lease(kind: Kind):
     comes_back = kind in (Kind.DEFERRED, Kind.RESCHEDULED)
     assert leaving(kind, is_single=False) is Leaving.WITHDRAW
     assert leaving(kind, is_single=True) is (Leaving.HAND_ON if comes_back else Leaving.GIVE_BACK)
 
 
-def test_who_acquires_is_called_the_same_over_tries_and_who_works_is_not():
+def test_an_acquirers_name_is_the_same_for_all_tries():
     again = Attempt("dag", "run", "g.work", 3, 3)
     assert ME.acquirer("g") == again.acquirer("g") == "airflow:dag/run/g/3"
     assert ME.member == "airflow:dag/run/g.work/3/2" != again.member
@@ -47,11 +47,11 @@ def test_who_acquires_is_called_the_same_over_tries_and_who_works_is_not():
         ("somebody", False),
     ],
 )
-def test_a_body_waits_for_tasks_directly_upstream_and_for_its_own_earlier_tries(owner: str, is_before: bool):
+def test_a_body_waits_for_direct_upstreams_and_its_earlier_tries(owner: str, is_before: bool):
     assert ME.works_before(["g.first"])(owner) is is_before
 
 
-def test_a_task_that_is_not_mapped_is_called_without_an_index_and_waits_for_its_own_earlier_tries():
+def test_an_unmapped_tasks_name_has_no_index():
     first, second = (Attempt("dag", "run", "t", -1, number) for number in (1, 2))
     assert (first.acquirer("t"), first.acquirer("g")) == ("airflow:dag/run/t", "airflow:dag/run/g")
     assert first.member == "airflow:dag/run/t/1"
@@ -63,7 +63,7 @@ def test_an_owner_is_printable_whatever_a_run_is_called():
     assert Attempt("dag", "a\nb", "t", -1, 1).member == "airflow:dag/a?b/t/1"
 
 
-def test_a_grant_is_read_back_from_what_acquire_returns_and_from_an_event():
+def test_a_grant_is_read_back_from_an_xcom_and_an_event():
     grant = granted(TICKET, 7, 1.5, None)
     assert Grant.read(grant.event) == grant
     assert Grant.read(grant.xcom).ticket == grant.ticket
@@ -75,7 +75,7 @@ def test_a_grant_is_read_back_from_what_acquire_returns_and_from_an_event():
 @pytest.mark.parametrize(
     ("ending", "is_unclean"), [(one, one in (LeaseOutcome.EXPIRED, LeaseOutcome.REVOKED)) for one in LeaseOutcome]
 )
-def test_a_grant_tells_of_a_holder_before_that_did_not_end_cleanly(ending: LeaseOutcome, is_unclean: bool):
+def test_a_grant_names_the_previous_holder_after_an_unclean_end(ending: LeaseOutcome, is_unclean: bool):
     grant = granted(TICKET, 7, 0.0, unclean_of(last("apt", PreviousLease(ending, "them"), "me"), "me", None))
     assert grant.unclean == (f"the lease of 'them' on 'apt' ended {ending.value}" if is_unclean else None)
     assert unclean_of(last("apt", PreviousLease(ending, "me"), "me"), "me", None) is None

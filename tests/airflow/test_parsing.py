@@ -294,7 +294,7 @@ def test_every_first_task_waits_for_acquire_and_no_other_does(said: Reading):
     assert "g.second.both" not in said.task("members:g.lock_acquire")["downstream"]
 
 
-def test_release_waits_for_every_task_that_no_later_one_stands_for(said: Reading):
+def test_release_is_downstream_of_every_task_without_a_successor(said: Reading):
     assert said.task("shapes:line.lock_release")["upstream"] == ["line.c", "line.lock_acquire"]
     # d is failed as soon as b is, while c still runs
     assert said.task("shapes:diamond.lock_release")["upstream"] == [
@@ -342,7 +342,7 @@ def test_what_follows_a_group_waits_for_its_tasks_alone(said: Reading):
     assert said.task("shapes:after_outer")["upstream"] == ["outer.in.only"]
 
 
-def test_a_time_out_that_is_meant_for_the_members_ends_no_wait_and_no_keeping(said: Reading):
+def test_a_default_execution_timeout_does_not_apply_to_our_tasks(said: Reading):
     assert said.task("shapes:line.a")["timeout"] == "0:00:05"
     assert said.task("shapes:line.lock_acquire")["timeout"] == "None"
     assert said.task("shapes:line.lock_keep")["timeout"] == "None"
@@ -362,7 +362,7 @@ def test_every_member_is_wrapped_and_knows_its_section(said: Reading):
     assert said.task("shapes:diamond.d")["sections"][0]["upstream"] == ["diamond.b", "diamond.c"]
 
 
-def test_a_section_says_whether_each_map_index_has_a_lease_of_its_own(said: Reading):
+def test_a_section_says_whether_each_map_index_has_its_own_lease(said: Reading):
     assert said.task("mapped_groups:within.lk.flow")["sections"][0]["mapped"]
     assert said.task("mapped_groups:whole.flow")["sections"][0]["mapped"]
     assert not said.task("mapped_groups:whole_again.flow")["sections"][0]["mapped"]
@@ -379,7 +379,7 @@ def test_every_form_of_a_single_task_gets_its_own_lock(said: Reading):
     assert said.task("single:twice")["retries"] == 5
 
 
-def test_a_lock_may_be_named_without_a_word_and_named_anew_by_override(said: Reading):
+def test_a_lock_may_be_positional_and_replaced_by_override(said: Reading):
     tasks = said.good["dags"]["single"]["tasks"]
     names = ("own", "positional", "positional_classic", "other_lock", "twice", "other_url")
     named = {name: tasks[name]["sections"][0]["lock"] for name in names}
@@ -397,7 +397,7 @@ def test_the_classes_are_called_as_before(said: Reading):
             assert task["class"] == said.plain["dags"][dag_id]["tasks"][name]["class"]
 
 
-def test_what_is_stored_of_a_dag_is_the_same_with_and_without_the_swap_but_for_what_marks_a_lock_of_its_own(
+def test_wrapping_changes_the_serialized_dag_only_in_its_mark(
     said: Reading,
 ):
     for dag_id in ("members", "mapped_groups", "shapes", "single"):
@@ -418,7 +418,7 @@ def unmarked(serialized: str) -> Any:
     )
 
 
-def test_a_task_with_a_lock_of_its_own_is_marked_where_airflow_names_its_operator(said: Reading):
+def test_airflow_shows_that_an_operator_has_its_own_lock(said: Reading):
     marked = {"@task (locked)", "BashOperator (locked)"}
     for name, task in said.good["dags"]["single"]["tasks"].items():
         is_single = any(section["single"] for section in task["sections"])
@@ -428,7 +428,7 @@ def test_a_task_with_a_lock_of_its_own_is_marked_where_airflow_names_its_operato
             assert "locked" not in task["operator"], name
 
 
-def test_what_another_interpreter_runs_is_the_function_without_its_decorators(said: Reading):
+def test_another_interpreter_gets_the_undecorated_function(said: Reading):
     task = said.task("foreign:elsewhere")
     assert task["operator"] == "@task.external_python (locked)"
     # by which Airflow knows its own in the source

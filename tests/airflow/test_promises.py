@@ -446,7 +446,7 @@ def played(airflow: Airflow) -> tuple[Callable[[Stage], Any], ...]:
     return EVERYWHERE + (NEWEST_ONLY if airflow.version.name == NEWEST else ())
 
 
-def test_two_dags_and_many_runs_never_overlap_and_their_tokens_increase(scenes: Scenes) -> None:
+def test_two_dags_never_overlap_and_their_tokens_increase(scenes: Scenes) -> None:
     seen = scenes.seen(crowd)
     assert set(seen["ended"]) == {"success"}
     stays = seen["notes"].stays()
@@ -458,14 +458,14 @@ def test_two_dags_and_many_runs_never_overlap_and_their_tokens_increase(scenes: 
 
 
 @pytest.mark.usefixtures("newest")
-def test_more_runs_wait_than_there_are_slots_and_another_dag_runs(airflow: Airflow, scenes: Scenes) -> None:
+def test_more_runs_wait_than_there_are_slots_and_another_runs(airflow: Airflow, scenes: Scenes) -> None:
     seen = scenes.seen(crowd)
     assert seen["passed"] == "success"
     assert seen["waiting"] == ["deferred"] * len(seen["waiting"])
     assert len(seen["waiting"]) > airflow.parallelism
 
 
-def test_a_retry_that_waits_longer_than_the_ttl_goes_on_under_the_same_lease(scenes: Scenes) -> None:
+def test_a_retry_later_than_the_ttl_is_under_the_same_lease(scenes: Scenes) -> None:
     seen = scenes.seen(retried)
     assert seen["ended"] == "success"
     first, second = seen["stays"]
@@ -474,7 +474,7 @@ def test_a_retry_that_waits_longer_than_the_ttl_goes_on_under_the_same_lease(sce
     assert seen["free"]
 
 
-def test_a_retry_of_who_was_granted_the_lock_and_failed_takes_the_grant_over_and_waits_for_nobody(
+def test_a_retry_takes_over_the_grant_of_its_failed_try(
     scenes: Scenes,
 ) -> None:
     seen = scenes.seen(granted_twice)
@@ -490,7 +490,7 @@ def test_a_retry_of_who_was_granted_the_lock_and_failed_takes_the_grant_over_and
     assert seen["free"]
 
 
-def test_a_lease_that_ended_before_a_slot_was_free_is_not_worked_under_and_another_is_asked_for(
+def test_a_lease_that_ended_before_a_slot_was_free_is_reacquired(
     scenes: Scenes,
 ) -> None:
     seen = scenes.seen(slotless)
@@ -501,7 +501,7 @@ def test_a_lease_that_ended_before_a_slot_was_free_is_not_worked_under_and_anoth
     assert seen["free"]
 
 
-def test_a_grant_whose_task_fails_before_its_body_begins_is_given_back_and_does_not_wait_for_its_ttl(
+def test_a_grant_is_released_if_its_task_fails_before_the_body(
     scenes: Scenes,
 ) -> None:
     seen = scenes.seen(unbegun)
@@ -511,7 +511,7 @@ def test_a_grant_whose_task_fails_before_its_body_begins_is_given_back_and_does_
     assert seen["shown"] == "@task (locked)"
 
 
-def test_who_is_marked_failed_in_the_midst_of_a_grant_gives_it_back_and_begins_nothing(scenes: Scenes) -> None:
+def test_a_task_marked_failed_during_its_grant_releases_it(scenes: Scenes) -> None:
     seen = scenes.seen(marked)
     # on a busy machine Airflow may have killed them before they were granted anything
     print("said so:", ["this task was marked failed while it asked for its lock" in said for said in seen["said"]])
@@ -520,7 +520,7 @@ def test_who_is_marked_failed_in_the_midst_of_a_grant_gives_it_back_and_begins_n
 
 
 @pytest.mark.usefixtures("newest")
-def test_many_that_are_granted_soon_with_few_slots_succeed_and_leave_no_lock_held(scenes: Scenes) -> None:
+def test_many_quick_grants_with_few_slots_leave_no_lock_held(scenes: Scenes) -> None:
     seen = scenes.seen(quick)
     assert seen["ended"] == "success"
     print("tries of each acquire:", seen["tries"])
@@ -532,9 +532,7 @@ def test_many_that_are_granted_soon_with_few_slots_succeed_and_leave_no_lock_hel
     assert seen["held"] == []
 
 
-def test_clearing_after_the_release_takes_a_fresh_lease_or_says_that_there_is_none(
-    airflow: Airflow, scenes: Scenes
-) -> None:
+def test_clearing_after_the_release_reacquires_or_fails_clearly(airflow: Airflow, scenes: Scenes) -> None:
     seen = scenes.seen(cleared)
     assert seen["states"] == ["failed", "failed", "success", "success"]
     assert seen["was_free"]
@@ -554,7 +552,7 @@ def test_clearing_after_the_release_takes_a_fresh_lease_or_says_that_there_is_no
 
 
 @pytest.mark.usefixtures("newest")
-def test_a_failed_task_that_is_cleared_alone_takes_a_lease_for_itself_where_it_may(scenes: Scenes) -> None:
+def test_a_failed_task_that_is_cleared_alone_may_reacquire(scenes: Scenes) -> None:
     seen = scenes.seen(reacquired)
     assert seen["states"] == ["failed", "success"]
     build, sign, again = seen["stays"]
@@ -562,7 +560,7 @@ def test_a_failed_task_that_is_cleared_alone_takes_a_lease_for_itself_where_it_m
     assert seen["free"]
 
 
-def test_a_run_that_is_marked_failed_ends_failed_and_gives_the_lock_back(airflow: Airflow, scenes: Scenes) -> None:
+def test_a_run_marked_failed_ends_failed_and_frees_the_lock(airflow: Airflow, scenes: Scenes) -> None:
     seen = scenes.seen(clean_up_abandoned)
     assert (seen["ended"], seen["keep"]) == ("failed", "failed")
     # 2.10 does not always run a teardown in a run that was marked failed: then the lock is left to expire
@@ -580,9 +578,7 @@ def test_a_lease_whose_release_failed_for_good_is_kept_no_longer(scenes: Scenes)
 
 
 @pytest.mark.usefixtures("newest")
-def test_fifty_tasks_of_a_group_work_under_one_lease_that_may_change_once_a_second(
-    gcs: GcsServer, scenes: Scenes
-) -> None:
+def test_fifty_tasks_of_a_group_share_a_lease_with_slow_writes(gcs: GcsServer, scenes: Scenes) -> None:
     seen = scenes.seen(mapped)
     assert {one.state for one in seen["tasks"]} == {"success"}
     assert seen["ended"] == "success"
@@ -609,7 +605,7 @@ for site in ("https://host/airflow/", "https://host", "/"):
 """
 
 
-def test_the_link_to_the_holder_stays_below_the_address_that_airflow_has(airflow: Airflow):
+def test_the_holder_link_is_below_airflows_base_url(airflow: Airflow):
     said = [line.split()[1] for line in airflow.python_of("-c", LINK).splitlines() if line.startswith("LINK")]
     assert said[0] == f"/airflow{said[1]}"
     assert said[1] == said[2]

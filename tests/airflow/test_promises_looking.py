@@ -69,7 +69,7 @@ def sensed(stage: Stage) -> dict[str, Any]:
     }
 
 
-def test_a_sensor_waits_while_a_lock_is_held_and_succeeds_when_it_is_free(scenes: Scenes) -> None:
+def test_a_sensor_waits_while_the_lock_is_held_and_then_succeeds(scenes: Scenes) -> None:
     seen = scenes.seen(sensed)
     assert seen["early"] == {}
     assert seen["states"] == ENDED_EARLY | dict.fromkeys(WAITING, "success")
@@ -85,7 +85,7 @@ def test_a_sensor_never_takes_the_lock(scenes: Scenes) -> None:
     assert [said for said in seen["said"].values() if "acquired" in said or "released" in said] == []
 
 
-def test_a_sensor_that_gives_up_says_who_holds_the_lock_and_is_not_tried_again(scenes: Scenes) -> None:
+def test_a_sensor_that_times_out_names_the_holder_and_is_final(scenes: Scenes) -> None:
     seen = scenes.seen(sensed)
     assert seen["ended"] == "failed"
     for task_id in ("gives_up", "gives_in"):
@@ -224,9 +224,7 @@ def refused(stage: Stage) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["dead", "dies"])
-def test_a_group_that_wants_a_clean_end_before_it_fails_in_one_line_and_holds_nothing(
-    scenes: Scenes, name: str
-) -> None:
+def test_on_unclean_fail_fails_in_one_line_and_holds_nothing(scenes: Scenes, name: str) -> None:
     seen = scenes.seen(refused)
     told = f"lockstead: {unclean(name)}repair what it left, then clear this task, or take the lock "
     assert re.search(told, seen["said"][name])
@@ -238,27 +236,27 @@ def test_a_group_that_wants_a_clean_end_before_it_fails_in_one_line_and_holds_no
     assert seen["states"][f"{name}.body"][0] == "upstream_failed"
 
 
-def test_after_a_refusal_the_next_one_is_refused_too_and_told_why(scenes: Scenes) -> None:
+def test_the_run_after_a_refusal_is_refused_with_the_same_reason(scenes: Scenes) -> None:
     ended, said = scenes.seen(refused)["refused_too"]
     assert ended == "failed"
     # of who died, and not of who was refused for it
     assert re.search(f"{unclean('dead')}repair what it left", said)
 
 
-def test_a_group_that_refused_an_unclean_end_works_once_it_is_cleared(scenes: Scenes) -> None:
+def test_a_group_refused_after_an_unclean_end_works_once_cleared(scenes: Scenes) -> None:
     seen = scenes.seen(refused)
     assert seen["ended"] == ("failed", "success")
     assert sorted(stay.name for stay in seen["stays"]) == ["dead", "dies", "late", "warned"]
 
 
-def test_a_group_that_is_only_to_warn_of_an_unclean_end_says_so_and_works(scenes: Scenes) -> None:
+def test_on_unclean_warn_logs_the_unclean_end_and_works(scenes: Scenes) -> None:
     seen = scenes.seen(refused)
     assert re.search(f"{unclean('warned')}what it left may need repair", seen["said"]["warned"])
     assert seen["states"]["warned.lock_acquire"][0] == "success"
     assert seen["entered"] == ["warned"]
 
 
-def test_a_group_whose_lock_is_a_key_of_a_connection_waits_for_its_timeout_and_then_fails(scenes: Scenes) -> None:
+def test_a_group_with_a_connections_key_waits_for_its_timeout(scenes: Scenes) -> None:
     seen = scenes.seen(refused)
     state, tries = seen["states"]["late.lock_acquire"]
     assert state == "failed"

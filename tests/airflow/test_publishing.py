@@ -51,7 +51,7 @@ def told(home: Path, url: str, key: str) -> Mapping[str, str]:
     }
 
 
-def test_the_dag_file_publishes_by_dag_test_and_leaves_no_lock_behind(version: Version, tmp_path: Path) -> None:
+def test_the_dag_file_publishes_by_dag_test_and_frees_the_lock(version: Version, tmp_path: Path) -> None:
     def given(url: str, key: str) -> Mapping[str, str]:
         setting = told(tmp_path / "home", url, key)
         subprocess.run(version.command("db", "migrate"), env=setting, capture_output=True, check=True)
@@ -69,7 +69,7 @@ print(*sorted(set(sys.modules) - before))
 """
 
 
-def test_parsing_the_dag_file_imports_neither_the_pipeline_nor_a_store(version: Version, tmp_path: Path) -> None:
+def test_parsing_the_dag_file_imports_no_pipeline_and_no_store(version: Version, tmp_path: Path) -> None:
     setting = told(tmp_path / "home", "", "")
     done = subprocess.run(
         [str(version.python), "-c", PARSED], env=setting, cwd=ROOT, capture_output=True, text=True, check=False

@@ -44,7 +44,7 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return said
 
 
-def test_what_a_template_inserts_into_a_url_is_a_piece_of_it_and_changes_no_setting(seen: dict[str, Any]) -> None:
+def test_an_inserted_value_stays_within_its_part_of_the_url(seen: dict[str, Any]) -> None:
     urls = seen["urls"]
     for name in ("key", "sensor", "notifier"):
         assert urls[name] == [f"pkg-{HOSTILE}", 300.0, None, None], name
@@ -52,19 +52,19 @@ def test_what_a_template_inserts_into_a_url_is_a_piece_of_it_and_changes_no_sett
     assert urls["beginning"] == [HOSTILE, 300.0, None, None]
 
 
-def test_a_url_a_host_and_what_is_called_safe_are_inserted_as_they_are(seen: dict[str, Any]) -> None:
+def test_a_leading_expression_and_safe_text_are_not_encoded(seen: dict[str, Any]) -> None:
     urls = seen["urls"]
     assert urls["whole"] == ["apt", 90.0, None, None]
     assert urls["host"] == ["apt", 300.0, None, None]
     assert urls["safe"] == ["apt", 90.0, None, None]
 
 
-def test_a_template_that_names_what_is_not_there_fails_at_once_and_is_not_tried_again(seen: dict[str, Any]) -> None:
+def test_a_template_with_an_unknown_name_fails_without_a_retry(seen: dict[str, Any]) -> None:
     line = "AirflowFailException: lockstead: a template of the lock cannot be rendered: 'missing' is undefined"
     assert seen["undefined"] == dict.fromkeys(("u1", "u2", "u3"), line)
 
 
-def test_keeper_and_release_take_the_key_of_their_acquire_where_a_template_renders_another(
+def test_keeper_and_release_use_the_key_that_was_acquired(
     seen: dict[str, Any],
 ) -> None:
     assert seen["renamed"]["keep"] == "renamed.db#k-a"

@@ -56,7 +56,7 @@ def until(condition, seconds=60.0):
         time.sleep(0.05)
 
 
-def test_a_value_goes_from_task_to_task_and_the_log_has_what_was_printed(airflow: Airflow):
+def test_a_value_passes_between_tasks_and_output_is_logged(airflow: Airflow):
     airflow.put(
         "values",
         HEAD
@@ -101,7 +101,7 @@ with DAG("deferred", schedule=None, start_date=datetime(2024, 1, 1)):
     assert any("resumed" in airflow.task_log(run, "wait", attempt=number) for number in range(1, 5))
 
 
-def test_marking_a_running_task_ends_its_body_and_clearing_it_starts_another(airflow: Airflow):
+def test_marking_a_task_ends_its_body_and_clearing_reruns_it(airflow: Airflow):
     airflow.put("marked", SLEEPER.replace("{dag}", "marked"))
     run = airflow.trigger("marked")
     body = airflow.body_of(run, "sleep")

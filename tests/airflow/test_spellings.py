@@ -53,7 +53,7 @@ def refusals(seen: dict[str, Any]) -> list[tuple[str, str, dict[str, str]]]:
     return [(url, way, read) for url, told in seen.items() for way, read in told["read"].items() if read.get("refused")]
 
 
-def test_no_spelling_names_another_store_than_the_one_that_was_meant(seen: dict[str, Any]) -> None:
+def test_every_spelling_names_the_intended_store(seen: dict[str, Any]) -> None:
     wrong = [
         (url, way, read)
         for url, told in seen.items()
@@ -63,7 +63,7 @@ def test_no_spelling_names_another_store_than_the_one_that_was_meant(seen: dict[
     assert wrong == []
 
 
-def test_only_what_airflow_loses_is_refused_and_never_a_url_that_is_written_whole(seen: dict[str, Any]) -> None:
+def test_only_what_airflow_loses_is_refused_never_a_whole_url(seen: dict[str, Any]) -> None:
     ours = [(url, way) for url, way, read in refusals(seen) if read["by"] == "lockstead"]
     assert [one for one in ours if one[1].partition(" (")[0] in WHOLE] == []
     assert [one for one in ours if not any(piece in one[0] for piece in LOST)] == []
@@ -73,7 +73,7 @@ def test_only_what_airflow_loses_is_refused_and_never_a_url_that_is_written_whol
     assert len(theirs) < 10
 
 
-def test_a_refusal_is_one_line_that_names_the_connection_and_shows_no_secret(seen: dict[str, Any]) -> None:
+def test_a_refusal_names_the_connection_and_shows_no_secret(seen: dict[str, Any]) -> None:
     lines = [read["refused"] for _, _, read in refusals(seen) if read["by"] == "lockstead"]
     assert lines
     assert [line for line in lines if "\n" in line or "the connection 'c'" not in line or "secret" in line] == []

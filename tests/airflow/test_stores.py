@@ -205,7 +205,7 @@ def is_usable(seen: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_a_connection_opens_its_store_for_a_task_a_triggerer_and_the_test_button(used: Used, name: str) -> None:
+def test_a_connections_store_opens_in_task_triggerer_and_test(used: Used, name: str) -> None:
     assert is_usable(used.seen[name])
 
 
@@ -239,9 +239,7 @@ SILENT = ("redis_silent", "postgres_silent")
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_what_is_wrong_with_a_connection_is_one_line_for_the_button_and_for_a_task(
-    request: pytest.FixtureRequest, name: str
-) -> None:
+def test_an_invalid_connection_is_one_line_for_button_and_task(request: pytest.FixtureRequest, name: str) -> None:
     seen = request.getfixturevalue("with_google" if name in WITH_GOOGLE else "used").seen[name]
     is_good, line = seen["tested"]
     print(line)
@@ -256,7 +254,7 @@ def test_what_is_wrong_with_a_connection_is_one_line_for_the_button_and_for_a_ta
     assert "\n" not in seen["task"]["line"]
 
 
-def test_without_its_provider_a_google_connection_says_what_to_install(used: Used) -> None:
+def test_a_google_connection_says_which_provider_to_install(used: Used) -> None:
     seen = used.seen["gcs"]
     assert seen["tested"][0] is False
     for line in (seen["tested"][1], seen["task"]["line"]):
@@ -267,7 +265,7 @@ def test_without_its_provider_a_google_connection_says_what_to_install(used: Use
 
 
 @pytest.mark.parametrize("run", ["used", "with_google"])
-def test_a_secret_of_a_connection_is_in_no_error_repr_ticket_or_log(request: pytest.FixtureRequest, run: str) -> None:
+def test_a_connections_secret_is_in_no_error_repr_ticket_or_log(request: pytest.FixtureRequest, run: str) -> None:
     words: Used = request.getfixturevalue(run)
     shown = [text for seen in words.seen.values() for text in seen["shown"]]
     assert len(shown) > len(words.seen)

@@ -33,9 +33,7 @@ with DAG("kept", schedule=None, start_date=datetime(2024, 1, 1)):
 """
 
 
-def test_a_killed_triggerer_loses_neither_the_lease_that_it_keeps_nor_who_waits_for_it(
-    airflow: Airflow, tmp_path: Path
-) -> None:
+def test_a_killed_triggerer_loses_no_lease_and_no_waiter(airflow: Airflow, tmp_path: Path) -> None:
     if airflow.version.name not in VERSIONS:
         pytest.skip("the same as on the versions that it runs on")
     notes = Notes(tmp_path, "kept")

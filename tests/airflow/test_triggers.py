@@ -47,7 +47,7 @@ def waiters(request: pytest.FixtureRequest, tmp_path: Path) -> Waiters:
     return run
 
 
-def test_a_thousand_who_wait_for_a_lock_and_a_thousand_for_its_end_ask_little_and_are_granted_one_by_one(
+def test_a_thousand_waiters_send_few_requests_and_are_granted(
     waiters: Waiters,
 ):
     seen = waiters("many")
@@ -61,7 +61,7 @@ def test_a_thousand_who_wait_for_a_lock_and_a_thousand_for_its_end_ask_little_an
     assert seen["took"] < 30
 
 
-def test_a_grant_that_nobody_takes_survives_cleanup_and_is_freed_by_its_ttl(waiters: Waiters):
+def test_an_unused_grant_survives_cleanup_until_its_ttl(waiters: Waiters):
     seen = waiters("unconsumed")
     assert seen["held_after_cleanup"]
     assert (seen["state"], seen["other"]) == ("granted", "granted")
@@ -69,19 +69,19 @@ def test_a_grant_that_nobody_takes_survives_cleanup_and_is_freed_by_its_ttl(wait
     assert "airflow:d/r/first/-1" in seen["unclean"]
 
 
-def test_a_retry_takes_over_what_its_earlier_try_was_granted_also_behind_others(waiters: Waiters):
+def test_a_retry_takes_over_its_earlier_grant_ahead_of_waiters(waiters: Waiters):
     seen = waiters("again")
     assert seen["second"] > seen["first"]
     assert seen["took"] < 60  # and not the 120 s of its ttl
     assert seen["unclean"] is None
 
 
-def test_a_retry_in_a_worker_takes_over_what_its_earlier_try_was_granted_without_waiting(waiters: Waiters):
+def test_a_retry_in_a_worker_takes_over_its_earlier_grant(waiters: Waiters):
     # nobody's code is between the provider and Python's threads: its own plumbing is named to nobody
     assert waiters("retried") == {"other": True, "grows": True, "unclean": None, "where": None, "free": True}
 
 
-def test_a_retry_still_knows_that_what_went_before_ended_unclean_and_fails_for_it(waiters: Waiters):
+def test_a_retry_still_knows_of_the_unclean_end_and_fails(waiters: Waiters):
     seen = waiters("unclean")
     assert seen["first"] == "the lease of 'who died' on 'apt' ended EXPIRED"
     assert seen["again"] == seen["once_more"] == seen["first"]
@@ -94,14 +94,14 @@ def test_a_retry_still_knows_that_what_went_before_ended_unclean_and_fails_for_i
     assert seen["repaired"]
 
 
-def test_a_store_that_cannot_tell_how_a_holder_ended_is_refused_where_that_matters(waiters: Waiters):
+def test_on_unclean_fail_needs_a_store_that_detects_it(waiters: Waiters):
     told = "etcd: cannot tell how a holder ended, so on_unclean='fail' would never fail"
     seen = waiters("untold")
     assert [one.partition(";")[0] for one in seen["fail"]] == [f"ValueError: {told}"] * 2
     assert seen["warn"] == "StoreUnavailable"
 
 
-def test_what_others_wrote_into_the_store_ends_no_wait_and_loses_no_grant(waiters: Waiters):
+def test_a_hostile_record_ends_no_wait_and_loses_no_grant(waiters: Waiters):
     seen = waiters("hostile")
     assert (seen["wait"], seen["free"], seen["at_once"]) == ("waits", "waits", None)
     told = "the lease of 'evil' on 'apt' ended EXPIRED"
@@ -109,13 +109,13 @@ def test_what_others_wrote_into_the_store_ends_no_wait_and_loses_no_grant(waiter
     assert seen["granted"] == told
 
 
-def test_a_lock_that_was_granted_is_released_where_nobody_can_be_told_of_it(waiters: Waiters):
+def test_a_grant_is_released_if_no_event_can_be_sent(waiters: Waiters):
     seen = waiters("tokenless")
     assert seen["trigger"] == ["failed", "free"]
     assert seen["at_once"] == seen["inline"] == ["StoreUnavailable", "free"]
 
 
-def test_whenever_a_trigger_is_cancelled_before_it_fires_no_lease_is_left_and_the_next_one_knows_who_died(
+def test_a_trigger_cancelled_before_it_fires_leaves_no_lease(
     waiters: Waiters,
 ):
     seen = waiters("cancelled")
@@ -126,14 +126,14 @@ def test_whenever_a_trigger_is_cancelled_before_it_fires_no_lease_is_left_and_th
     assert seen["still"]
 
 
-def test_a_keeper_keeps_a_lease_beyond_its_ttl_and_ends_with_its_release(waiters: Waiters):
+def test_a_keeper_renews_beyond_the_ttl_until_the_release(waiters: Waiters):
     seen = waiters("kept")
     assert seen["lives"]
     assert seen["released"]
     assert (seen["state"], seen["reason"]) == ("ended", "GONE")
 
 
-def test_a_keeper_ends_with_its_lease_and_not_only_when_it_would_renew_it(waiters: Waiters):
+def test_a_keeper_ends_as_soon_as_its_lease_does(waiters: Waiters):
     assert waiters("ended") == {"released": "GONE", "passed_on": "TAKEN"}
 
 
@@ -146,7 +146,7 @@ def test_who_waits_until_a_lock_is_free_does_not_take_it(waiters: Waiters):
     assert "'somebody'" in seen["late"]["message"]
 
 
-def test_a_wait_that_ends_says_who_holds_the_lock_and_a_wrong_url_says_so_at_once(waiters: Waiters):
+def test_a_timeout_names_the_holder_and_a_wrong_url_fails(waiters: Waiters):
     seen = waiters("timeout")
     assert seen["late"]["state"] == "not acquired"
     assert "being first" in seen["late"]["message"]

@@ -20,7 +20,7 @@ publish.function("main").nonsense
 """
 
 
-def test_a_wrong_argument_of_a_locked_task_is_seen_by_the_type_checker(tmp_path: Path) -> None:
+def test_a_type_checker_sees_a_wrong_argument_of_a_locked_task(tmp_path: Path) -> None:
     from mypy import api
 
     script = tmp_path / "dag.py"

@@ -67,7 +67,7 @@ def test_nothing_happens_to_a_body_that_ends_by_itself():
         child.wait()
 
 
-def test_what_the_body_started_is_ended_and_what_was_there_before_lives_on():
+def test_only_processes_that_the_body_started_are_ended():
     place, before = Place(), sleeper()
     try:
         with place.watchdog() as watchdog:
@@ -97,7 +97,7 @@ def test_a_descendant_whose_parent_has_gone_is_found_by_its_mark():
     assert ends(orphan, 1.0)
 
 
-def test_on_kill_is_called_for_a_body_that_was_over_before_the_watchdog_woke():
+def test_on_kill_is_called_if_the_body_ended_before_the_wake_up():
     place = Place()
     watchdog = place.watchdog()
     watchdog._wake.wait = lambda _seconds: watchdog._over.wait()  # a busy machine, at its busiest
@@ -107,7 +107,7 @@ def test_on_kill_is_called_for_a_body_that_was_over_before_the_watchdog_woke():
     assert place.said == ["stopping this task: a test"]
 
 
-def test_a_loss_that_is_found_when_the_body_is_over_ends_what_it_left_and_calls_no_on_kill():
+def test_a_late_loss_ends_the_bodys_processes_without_on_kill():
     place = Place()
     with place.watchdog() as watchdog:
         child = sleeper()
@@ -117,7 +117,7 @@ def test_a_loss_that_is_found_when_the_body_is_over_ends_what_it_left_and_calls_
     assert place.kills == 0
 
 
-def test_a_watchdog_within_another_leaves_both_marks_to_what_is_started():
+def test_nested_watchdogs_pass_both_tags_on_to_child_processes():
     outer, inner = Place(), Place()
     with outer.watchdog() as around:
         mark = os.environ[MARK]
@@ -141,7 +141,7 @@ def test_the_process_is_left_only_after_the_grace():
     assert place.left == [75]
 
 
-def test_a_parent_that_is_gone_ends_the_body_and_an_on_kill_that_fails_does_not_prevent_it():
+def test_a_gone_parent_ends_the_body_even_if_on_kill_fails():
     place = Place()
     over = threading.Event()
     watchdog = Watchdog(

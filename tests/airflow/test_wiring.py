@@ -39,7 +39,7 @@ def last(*edges: str, **words: dict[str, object]) -> tuple[str, ...]:
 # --- first and last ---------------------------------------------------------------------------------------------------
 
 
-def test_only_what_has_nothing_before_it_in_the_group_hangs_on_acquire():
+def test_acquire_is_upstream_of_the_first_tasks_only():
     nodes = [*graph("a>b", "c"), Node("d", upstream=frozenset({"outside"}))]
     assert plan("g", nodes, SPEC).first == ("a", "c", "d")
 
@@ -61,7 +61,7 @@ def test_a_task_that_runs_always_stands_for_nobody():
     assert last("a>b", b={"trigger_rule": "always"}) == ("a", "b")
 
 
-def test_a_task_behind_mapped_ones_does_not_stand_for_their_instances():
+def test_a_task_after_mapped_ones_does_not_prove_all_are_done():
     assert last("a>b", a={"is_mapped": True}) == ("a", "b")
     assert last("a>b", a={"mapped_in": ("g.m",)}) == ("a", "b")
     assert last("a>b", a={"mapped_in": ("g.m",)}, b={"mapped_in": ("g.m",)}) == ("b",)
@@ -70,12 +70,12 @@ def test_a_task_behind_mapped_ones_does_not_stand_for_their_instances():
     assert last("a>b", a={"is_mapped": True}, b={"trigger_rule": "all_done"}) == ("b",)
 
 
-def test_a_task_that_waits_for_something_outside_does_not_stand_for_those_inside():
+def test_a_task_waiting_for_an_outside_task_proves_no_others():
     a, b = graph("a>b")
     assert plan("g", [a, Node("b", upstream=b.upstream | {"outside"})], SPEC).last == ("a", "b")
 
 
-def test_release_waits_for_the_release_within_and_not_for_the_keeper_within():
+def test_release_waits_for_an_inner_release_but_not_its_keeper():
     roles = {"in.acquire": Role.LOCK, "in.release": Role.LOCK, "in.keep": Role.KEEPER}
     within = graph("in.acquire>a", "a>in.release", "in.acquire>in.release", "in.acquire>in.keep", roles=roles)
     nodes = [
@@ -111,7 +111,7 @@ def groups(draw: st.DrawFn) -> list[Node]:
 
 
 @given(groups(), st.data())
-def test_release_never_begins_while_a_task_of_the_group_can_still_run(nodes: list[Node], data: st.DataObject):
+def test_release_never_starts_while_a_task_of_the_group_can_run(nodes: list[Node], data: st.DataObject):
     """Play any order in which Airflow may decide the tasks: a task is decided early whenever its rule allows it."""
     made = plan("g", nodes, SPEC)
     undecided = {node.task_id: node for node in nodes}
@@ -141,7 +141,7 @@ def _may_be_decided(node: Node, nodes: list[Node], undecided: dict[str, Node]) -
 # --- sections ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_member_knows_the_members_directly_before_it_and_no_others():
+def test_a_member_knows_its_direct_upstream_members_only():
     nodes = [*graph("a>b", "c>b", "b>d"), Node("e", upstream=frozenset({"outside", "a"}))]
     made = plan("g", nodes, SPEC).upstream
     assert made == {"a": (), "b": ("a", "c"), "c": (), "d": ("b",), "e": ("a",)}
@@ -182,7 +182,7 @@ def test_a_late_retry_is_warned_of_where_nobody_keeps_the_lease():
     assert warnings(299, keeper=False, retries=0) == ()
 
 
-def test_who_waits_for_a_task_that_acquire_does_not_wait_for_holds_the_lock_idle():
+def test_a_wait_that_acquire_does_not_share_leaves_the_lock_idle():
     nodes = [*graph("a>b"), Node("c", upstream=frozenset({"a", "far", "near"}))]
     edges = {"acquire": frozenset({"near"}), "near": frozenset({"nearer"}), "c": frozenset({"a", "far", "near"})}
     assert idle_for(nodes, "acquire", edges) == {"c": ("far",)}
@@ -207,7 +207,7 @@ def test_a_key_is_looked_for_in_the_default_connection():
     assert LockSpec(lock=URL).conn_id is None
 
 
-def test_a_keeper_needs_a_ttl_that_is_long_enough_wherever_it_is_said():
+def test_a_keeper_needs_a_long_enough_ttl():
     for words in ({"lock": URL, "ttl": 89.9}, {"lock": f"{URL}?ttl=89"}, {"key": "apt", "ttl": "1m"}):
         with pytest.raises(ValueError, match="with a keeper it must be at least 90 s"):
             check_keeper(LockSpec(**words), 90)  # type: ignore[arg-type]
@@ -274,7 +274,7 @@ def test_what_only_looks_like_a_password_is_a_url(lock: str):
     assert LockSpec(lock=lock).lock == lock
 
 
-def test_a_password_that_a_template_brings_is_refused_when_it_is_rendered():
+def test_a_password_inserted_by_a_template_is_refused():
     spec = LockSpec(lock="{{ var.value.lock }}")
     with pytest.raises(ValueError, match="lock= has a password in it") as raised:
         spec.named({"lock": "redis://user:hunter2@h/0#apt"})
@@ -287,7 +287,7 @@ def test_a_password_that_a_template_brings_is_refused_when_it_is_rendered():
 @given(
     st.integers(1, 12).flatmap(lambda size: st.tuples(st.just(size), st.sets(st.tuples(*[st.integers(0, size)] * 2))))
 )
-def test_a_keeper_weighs_more_than_all_behind_its_acquire_also_with_the_keepers_there(
+def test_a_keeper_outweighs_all_tasks_after_its_acquire(
     drawn: tuple[int, set[tuple[int, int]]],
 ):
     size, edges = drawn
@@ -306,7 +306,7 @@ def test_a_keeper_weighs_more_than_all_behind_its_acquire_also_with_the_keepers_
             assert total < found[keeper_id] or found[keeper_id] == HEAVIEST
 
 
-def test_a_long_line_of_groups_does_not_weigh_more_than_airflow_can_count():
+def test_a_long_chain_of_groups_has_a_valid_keeper_weight():
     names = [f"g{number}" for number in range(200)]
     downstream = {one: {two} for one, two in itertools.pairwise(names)} | {names[-1]: set()}
     found = keeper_weights(dict.fromkeys(names, 1), downstream, {f"{name}.keep": name for name in names})

@@ -36,7 +36,7 @@ def deep(levels: int) -> None:
         time.sleep(15 * aborting.AGAIN)
 
 
-def test_what_we_do_ourselves_is_interrupted_nowhere_however_deep_it_goes() -> None:
+def test_our_own_code_is_never_interrupted_at_any_depth() -> None:
     did: list[str] = []
 
     def listener() -> None:
@@ -53,7 +53,7 @@ def test_what_we_do_ourselves_is_interrupted_nowhere_however_deep_it_goes() -> N
     assert did == ["all of it"]
 
 
-def test_a_signal_that_comes_late_is_heard_by_nobody_while_the_body_around_goes_on(heard: list[int]) -> None:
+def test_a_late_signal_has_no_effect_while_the_outer_body_runs(heard: list[int]) -> None:
     def is_on_its_way() -> bool:
         return aborting.SIGNAL in signal.sigpending()
 
@@ -73,7 +73,7 @@ def test_a_signal_that_comes_late_is_heard_by_nobody_while_the_body_around_goes_
         assert heard == [aborting.SIGNAL]
 
 
-def test_a_body_that_another_thread_closes_leaves_nothing_to_the_next(heard: list[int]) -> None:
+def test_a_body_closed_by_another_thread_leaves_nothing_behind(heard: list[int]) -> None:
     before = signal.getsignal(aborting.SIGNAL)
     one = aborting.Abort()
     one.__enter__()
@@ -85,9 +85,7 @@ def test_a_body_that_another_thread_closes_leaves_nothing_to_the_next(heard: lis
     assert signal.getsignal(aborting.SIGNAL) == before
 
 
-def test_a_body_around_that_has_to_end_as_well_cannot_stop_what_comes_out_of_the_inner_one(
-    place: Place, instance: dg.DagsterInstance
-) -> None:
+def test_an_outer_body_cannot_stop_the_inner_ones_interrupt(place: Place, instance: dg.DagsterInstance) -> None:
     @dg.op
     @locked("k")
     def nests(context: dg.OpExecutionContext, lock: LockResource) -> None:
@@ -112,7 +110,7 @@ def test_a_body_around_that_has_to_end_as_well_cannot_stop_what_comes_out_of_the
 
 
 @pytest.mark.parametrize("is_outer_first", [True, False], ids=["outer first", "inner first"])
-def test_who_was_interrupted_cleans_up_though_another_section_has_to_end_meanwhile(is_outer_first: bool) -> None:
+def test_an_interrupted_body_cleans_up_while_another_has_to_end(is_outer_first: bool) -> None:
     did: list[str] = []
     outer, inner = aborting.Abort(), aborting.Abort()
     first, second = (outer, inner) if is_outer_first else (inner, outer)
@@ -127,7 +125,7 @@ def test_who_was_interrupted_cleans_up_though_another_section_has_to_end_meanwhi
     assert did == ["all of it"]
 
 
-def test_who_was_cancelled_cleans_up_though_another_section_has_to_end_meanwhile() -> None:
+def test_a_cancelled_body_cleans_up_while_another_has_to_end() -> None:
     did: list[str] = []
     outer, inner = aborting.Abort(), aborting.Abort()
 
@@ -180,9 +178,7 @@ def test_who_takes_no_notice_is_interrupted_again_after_a_while(monkeypatch: pyt
     assert heard_first == ["and went on"]
 
 
-def test_a_body_around_that_has_to_end_as_well_cleans_up_after_the_inner_one(
-    place: Place, instance: dg.DagsterInstance
-) -> None:
+def test_an_outer_body_cleans_up_after_the_inner_one(place: Place, instance: dg.DagsterInstance) -> None:
     @dg.op
     @locked("k")
     def nests(context: dg.OpExecutionContext, lock: LockResource) -> None:
@@ -212,7 +208,7 @@ def test_a_body_around_that_has_to_end_as_well_cleans_up_after_the_inner_one(
     assert place.is_free("inner")
 
 
-def test_what_an_event_loop_hears_when_its_task_is_done_is_said_by_the_signal_then() -> None:
+def test_a_cancellation_after_the_tasks_end_becomes_a_signal() -> None:
     abort = aborting.Abort()
 
     async def ends() -> int:
@@ -232,9 +228,7 @@ def test_what_an_event_loop_hears_when_its_task_is_done_is_said_by_the_signal_th
 
 
 @pytest.mark.parametrize("retries", [False, True], ids=["once", "retries"])
-def test_the_loss_of_one_of_many_is_found_out_at_the_end_of_their_block_and_fails_the_step_for_good(
-    place: Place, retries: bool
-) -> None:
+def test_a_loss_in_try_many_fails_the_step_at_the_blocks_end(place: Place, retries: bool) -> None:
     @dg.op
     def takes(context: dg.OpExecutionContext, lock: LockResource) -> None:
         with lock.try_many(["k", "other"], context=context) as batch:

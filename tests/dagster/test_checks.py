@@ -142,7 +142,7 @@ def test_a_later_lease_that_was_broken_fails_it(world: World):
     assert "'somebody' held it later" in told
 
 
-def test_a_late_writer_with_an_older_token_is_failed_after_the_newer_one(world: World):
+def test_a_late_writer_with_an_older_token_fails_the_check(world: World):
     old, new = world.token(), world.token()
     world.write(whole, key="apt", token=new)
     assert world.check(whole)[0]
@@ -178,7 +178,7 @@ def test_another_partition_does_not_pass_for_this_one(world: World):
     assert told == "partition 'tue' of 'daily' was never materialized"
 
 
-def test_an_asset_with_partitions_is_not_passed_by_a_run_that_names_none(world: World):
+def test_a_partitioned_asset_fails_in_a_run_without_a_partition(world: World):
     world.write(daily, "mon", key="apt", token=world.token())
     for target in (None, daily.key):
         passed, told = world.check(daily, target=target)
@@ -197,7 +197,7 @@ def test_a_run_of_a_range_judges_each_of_its_partitions(world: World):
     assert "partition 'tue' of 'daily'" in told
 
 
-def test_a_run_of_a_partition_judges_an_asset_without_by_its_newest_materialization(world: World):
+def test_an_unpartitioned_asset_is_judged_by_its_newest_write(world: World):
     old, new = world.token(), world.token()
     world.write(whole, key="apt", token=new)
 
@@ -233,7 +233,7 @@ def test_a_key_that_raises_is_failed_with_one_line(world: World):
     assert found.description == "the lock's key 'key' raised RuntimeError: no way"
 
 
-def test_a_resource_that_is_none_of_locks_is_failed_with_one_line(world: World):
+def test_a_resource_that_is_not_for_locks_fails_in_one_line(world: World):
     check = fencing_token_check(whole, key="apt")
     result = dg.materialize(
         [whole, check], instance=world.instance, resources={"lock": dg.ResourceDefinition.hardcoded_resource(7)}

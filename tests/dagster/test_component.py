@@ -148,7 +148,7 @@ def test_a_store_by_a_variable_is_looked_up_when_it_is_needed(tmp_path: Path, mo
     assert looking.execute_in_process(resources=dict(found.resources or {})).success
 
 
-def test_dg_finds_the_component_and_the_package_alone_does_not_import_it():
+def test_dg_finds_the_component_and_the_package_omits_it():
     (entry,) = entry_points(group="dagster_dg_cli.registry_modules", name="dagster_lockstead")
     assert entry.load().LockComponent is LockComponent
     code = "import sys, dagster_lockstead as d; d.LockResource; print('dagster_lockstead.component' in sys.modules)"

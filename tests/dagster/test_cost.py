@@ -87,7 +87,7 @@ def test_every_public_name_can_be_had() -> None:
     assert set(dagster_lockstead.__all__) == {*dagster_lockstead._PLACES, "__version__"}
 
 
-def test_a_dagster_that_lacks_what_is_used_is_named_with_what_it_lacks() -> None:
+def test_a_dagster_that_lacks_a_name_is_named_with_it() -> None:
     program = """
 import dagster._core.execution.plan.compute_generator as module
 del module.validate_and_coerce_op_result_to_iterator
@@ -101,7 +101,7 @@ except ImportError as error:
     assert line.endswith("compute_generator.validate_and_coerce_op_result_to_iterator")
 
 
-def test_a_dagster_that_does_not_give_a_code_locations_resources_is_named_likewise() -> None:
+def test_a_dagster_without_location_resources_is_named() -> None:
     program = """
 import dagster
 del dagster.RepositoryDefinition.get_top_level_resources

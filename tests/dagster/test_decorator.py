@@ -154,9 +154,7 @@ def test_a_run_of_a_locked_op_tells_and_gives_the_same(function: Callable[..., A
 
 
 @pytest.mark.parametrize("function", ONE, ids=lambda one: one.__name__)
-def test_a_locked_op_that_is_called_gives_what_it_gives_without_a_lock(
-    function: Callable[..., Any], place: Place
-) -> None:
+def test_a_direct_call_of_a_locked_op_returns_the_same_result(function: Callable[..., Any], place: Place) -> None:
     def call(op: dg.OpDefinition, resources: dict[str, Any]) -> Any:
         result = op(dg.build_op_context(resources=resources))
         if inspect.isgenerator(result):
@@ -236,7 +234,7 @@ def test_the_body_runs_under_the_lease_whatever_its_kind(place: Place) -> None:
     assert place.lock().inspect() is None
 
 
-def test_an_async_op_that_is_called_and_cancelled_gives_the_lock_back(place: Place) -> None:
+def test_a_cancelled_direct_call_of_an_async_op_frees_the_lock(place: Place) -> None:
     @dg.op
     @locked("k")
     async def waits() -> int:
@@ -367,7 +365,7 @@ def test_assets_of_every_kind_bear_the_token(place: Place) -> None:
     assert [one.asset_key.path for one in chosen.get_asset_materialization_events()] == [["two"]]
 
 
-def test_a_materialization_by_hand_and_an_asset_check_pass_through(place: Place) -> None:
+def test_manual_materializations_and_asset_checks_pass_through(place: Place) -> None:
     @dg.op
     @locked("k")
     def by_hand():

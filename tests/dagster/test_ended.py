@@ -50,7 +50,7 @@ def test_a_process_that_runs_more_than_one_step_is_never_left(place: Place, exit
     assert place.is_free()
 
 
-def test_a_run_worker_is_never_left_though_its_step_processes_are_deaf(
+def test_a_run_worker_never_exits_for_steps_that_do_not_stop(
     place: Place, instance: dg.DagsterInstance, exits: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = instance.handle_new_event
@@ -91,7 +91,7 @@ def interrupted_within(real: Callable[..., Any], granted: list[Any]) -> Callable
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["at_once", "after_a_wait"])
-def test_a_grant_to_a_step_that_is_ended_at_that_instant_is_given_back(
+def test_a_grant_to_a_step_that_ends_meanwhile_is_released(
     place: Place, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
     granted: list[Any] = []
@@ -112,7 +112,7 @@ def test_a_grant_to_a_step_that_is_ended_at_that_instant_is_given_back(
     del kept
 
 
-def test_a_run_that_is_terminated_while_its_lease_is_lost_is_cancelled_and_the_lock_is_free(place: Place) -> None:
+def test_a_terminated_run_that_lost_its_lease_is_canceled(place: Place) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
 
         def end() -> None:

@@ -41,7 +41,7 @@ def pids(place: Place, name: str) -> list[int]:
         ("guarded_shells", "apart", "plain"),
     ],
 )
-def test_what_a_killed_run_worker_had_started_ends_long_before_the_lease(
+def test_a_killed_run_workers_processes_end_before_the_lease(
     place: Place, home: Path, op: str, where: str, settings: str
 ) -> None:
     with program(place, home, "one", op, where, settings) as one:
@@ -72,7 +72,7 @@ def test_what_a_killed_step_had_started_ends_at_once(place: Place, home: Path, f
         assert one.ended() == 1
 
 
-def test_the_next_try_of_a_killed_step_waits_for_the_ttl_and_is_a_new_owner_with_a_higher_token(
+def test_a_retry_of_a_killed_step_is_a_new_owner_after_the_ttl(
     place: Place, home: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCKSTEAD_TEST_TTL", "6s")
@@ -92,7 +92,7 @@ def test_the_next_try_of_a_killed_step_waits_for_the_ttl_and_is_a_new_owner_with
 
 
 @pytest.mark.parametrize("forked", ["", "forked "])
-def test_a_step_that_waits_when_its_run_worker_is_killed_never_gets_the_lock(
+def test_a_waiting_step_with_a_killed_run_worker_gets_no_lock(
     place: Place, home: Path, instance: dg.DagsterInstance, forked: str
 ) -> None:
     with place.lock().hold(), program(place, home, "one", "guarded_shells", "apart", f"{forked}plain") as one:
@@ -108,7 +108,7 @@ def test_a_step_that_waits_when_its_run_worker_is_killed_never_gets_the_lock(
 
 
 @pytest.mark.parametrize("op", ["shells", "guarded_shells"])
-def test_nobody_enters_while_an_orphan_of_a_killed_run_worker_lives(
+def test_no_one_enters_while_an_orphan_of_a_killed_worker_lives(
     place: Place, home: Path, monkeypatch: pytest.MonkeyPatch, op: str
 ) -> None:
     monkeypatch.setenv("LOCKSTEAD_TEST_TTL", "3s")

@@ -24,7 +24,7 @@ WHERE = pytest.mark.parametrize("where", ["here", "apart"])
 
 
 @WHERE
-def test_all_steps_of_a_run_work_under_one_lease_which_is_given_back(
+def test_all_steps_of_a_run_share_one_lease_which_is_released(
     place: Place, instance: dg.DagsterInstance, where: str
 ) -> None:
     run = leased_run(instance, "looks", where, "guarded")
@@ -41,7 +41,7 @@ def test_all_steps_of_a_run_work_under_one_lease_which_is_given_back(
 
 
 @WHERE
-def test_a_run_whose_lease_is_lost_fails_with_the_loss_and_leaves_nobody(
+def test_a_run_that_loses_its_lease_fails_and_leaves_no_process(
     place: Place, instance: dg.DagsterInstance, where: str
 ) -> None:
     with Beside(taken_away(place)):
@@ -60,7 +60,7 @@ def test_a_run_whose_lease_is_lost_fails_with_the_loss_and_leaves_nobody(
 
 @WHERE
 @pytest.mark.parametrize("op", ["swallows", "raises_another"])
-def test_a_body_that_hides_the_interrupt_is_not_tried_again_and_nothing_follows(
+def test_a_body_that_swallows_the_interrupt_is_not_retried(
     place: Place, instance: dg.DagsterInstance, where: str, op: str
 ) -> None:
     with Beside(taken_away(place)):
@@ -70,7 +70,7 @@ def test_a_body_that_hides_the_interrupt_is_not_tried_again_and_nothing_follows(
 
 
 @WHERE
-def test_what_the_steps_started_is_gone_before_the_lock_is_free_after_a_loss(
+def test_after_a_loss_all_processes_end_before_the_lock_is_free(
     place: Place, instance: dg.DagsterInstance, where: str
 ) -> None:
     seen: list[list[int]] = []
@@ -87,9 +87,7 @@ def test_what_the_steps_started_is_gone_before_the_lock_is_free_after_a_loss(
 
 
 @WHERE
-def test_a_guarded_step_of_a_run_whose_lease_is_lost_says_so_and_is_not_tried_again(
-    place: Place, instance: dg.DagsterInstance, where: str
-) -> None:
+def test_a_guarded_step_of_a_lost_run_is_not_retried(place: Place, instance: dg.DagsterInstance, where: str) -> None:
     with Beside(taken_away(place)):
         run = leased_run(instance, "guarded_sleeps", where, "retries then")
     assert "LeaseLost" in error_of(instance, run)
@@ -102,7 +100,7 @@ def test_a_guarded_step_of_a_run_whose_lease_is_lost_says_so_and_is_not_tried_ag
     assert (place.count("in"), place.count("finally"), place.count("after")) == (1, 1, 0)
 
 
-def test_a_run_in_another_thread_ends_without_a_second_try_and_the_main_thread_goes_on(place: Place) -> None:
+def test_a_run_in_another_thread_ends_without_a_retry(place: Place) -> None:
     turns: list[int] = []
 
     @dg.op(retry_policy=dg.RetryPolicy(max_retries=3))
@@ -132,7 +130,7 @@ def test_a_run_in_another_thread_ends_without_a_second_try_and_the_main_thread_g
 
 
 @pytest.mark.slow
-def test_a_step_process_that_hears_nothing_is_killed_after_a_grace(place: Place, instance: dg.DagsterInstance) -> None:
+def test_a_step_process_that_does_not_stop_is_killed(place: Place, instance: dg.DagsterInstance) -> None:
     with Beside(taken_away(place)):
         run = leased_run(instance, "deaf", "apart")
     assert place.sleepers() == []
@@ -141,9 +139,7 @@ def test_a_step_process_that_hears_nothing_is_killed_after_a_grace(place: Place,
 
 
 @pytest.mark.slow
-def test_a_run_ends_though_a_step_process_took_along_the_lock_of_what_it_is_told_by(
-    place: Place, instance: dg.DagsterInstance
-) -> None:
+def test_a_run_ends_though_a_dead_step_has_its_event_lock(place: Place, instance: dg.DagsterInstance) -> None:
     with Beside(taken_away(place)):
         run = leased_run(instance, "dies_with_the_lock_of_its_event", "apart")
     assert run.status is FAILURE
@@ -152,7 +148,7 @@ def test_a_run_ends_though_a_step_process_took_along_the_lock_of_what_it_is_told
 
 
 @WHERE
-def test_a_run_that_is_terminated_leaves_nobody_and_gives_the_lock_back_at_once(
+def test_a_terminated_run_leaves_no_process_and_frees_the_lock(
     place: Place, home: Path, instance: dg.DagsterInstance, where: str
 ) -> None:
     with program(place, home, "one", "shells", where) as one:
@@ -166,7 +162,7 @@ def test_a_run_that_is_terminated_leaves_nobody_and_gives_the_lock_back_at_once(
 
 
 @WHERE
-def test_a_run_that_waits_is_cancelled_while_it_waits_and_never_gets_the_lock(
+def test_a_run_canceled_while_it_waits_never_gets_the_lock(
     place: Place, home: Path, instance: dg.DagsterInstance, where: str
 ) -> None:
     with place.lock().hold() as other:
@@ -194,9 +190,7 @@ def test_a_run_waits_only_as_long_as_it_was_told_to(place: Place, instance: dg.D
 
 
 @pytest.mark.slow
-def test_four_parallel_steps_and_the_run_worker_keep_one_lease_for_four_ttl(
-    place: Place, instance: dg.DagsterInstance
-) -> None:
+def test_four_parallel_steps_keep_one_lease_for_four_ttls(place: Place, instance: dg.DagsterInstance) -> None:
     seen: list[LockInfo | None] = []
 
     def look() -> None:
@@ -228,9 +222,7 @@ def members(place: Place) -> list[LockInfo]:
     return [one for one in lock.members(ticket) if not one.is_expired]
 
 
-def test_a_run_keeps_its_lease_while_no_step_runs_for_longer_than_the_ttl(
-    place: Place, instance: dg.DagsterInstance
-) -> None:
+def test_a_run_keeps_its_lease_while_no_step_runs(place: Place, instance: dg.DagsterInstance) -> None:
     holders: set[str | None] = set()
 
     def look() -> None:
@@ -255,9 +247,7 @@ def test_a_run_keeps_its_lease_while_no_step_runs_for_longer_than_the_ttl(
     assert at["STEP_RESTARTED"] - at["STEP_UP_FOR_RETRY"] > 2, "longer than the ttl of 2 s"
 
 
-def test_a_gap_between_steps_that_is_longer_than_the_ttl_is_survived(
-    place: Place, instance: dg.DagsterInstance
-) -> None:
+def test_a_gap_between_steps_may_be_longer_than_the_ttl(place: Place, instance: dg.DagsterInstance) -> None:
     # with steps in processes of their own the test above shows it
     assert leased_run(instance, "comes_again", "here", "then").status is SUCCESS
     seen = (place.folder / "seen").read_text().splitlines()

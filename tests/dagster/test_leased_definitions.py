@@ -10,7 +10,7 @@ from tests.dagster.executed import executed
 from tests.dagster.taking import Place
 
 
-def test_a_leased_executor_takes_the_config_of_the_inner_one_and_has_its_requirements() -> None:
+def test_a_leased_executor_has_the_inner_config_and_requirements() -> None:
     inner = dg.multiprocess_executor
     outer = leased(inner, key="k")
     assert outer.name == inner.name

@@ -38,9 +38,7 @@ GRACE: Final = 10.0
 
 @pytest.mark.parametrize("retries", [False, True], ids=["once", "retries"])
 @pytest.mark.parametrize("op", BODIES, ids=lambda op: op.name)
-def test_a_body_whose_lease_is_lost_fails_once_cleans_up_and_leaves_no_process(
-    place: Place, op: Any, retries: bool
-) -> None:
+def test_a_lost_body_fails_once_cleans_up_and_leaves_no_process(place: Place, op: Any, retries: bool) -> None:
     seen: list[list[int]] = []
 
     def contend() -> None:
@@ -61,7 +59,7 @@ def test_a_body_whose_lease_is_lost_fails_once_cleans_up_and_leaves_no_process(
 
 @pytest.mark.parametrize("retries", [False, True], ids=["once", "retries"])
 @pytest.mark.parametrize("op", [bodies.writes, bodies.writes_and_swallows], ids=lambda op: op.name)
-def test_a_lease_that_is_lost_while_an_io_manager_writes_fails_the_step(place: Place, op: Any, retries: bool) -> None:
+def test_a_loss_while_an_io_manager_writes_fails_the_step(place: Place, op: Any, retries: bool) -> None:
     with Beside(taken_away(place)):
         result = in_process(bodies.job_of(op, retries=retries))
     said = metadata_of(failure_of(result, op.name))
@@ -86,7 +84,7 @@ def test_the_lock_is_held_while_an_io_manager_writes(place: Place) -> None:
     assert place.lock().inspect() is None
 
 
-def test_an_io_manager_that_fails_gives_the_lock_back_though_its_error_is_kept(place: Place) -> None:
+def test_an_io_managers_failure_frees_the_lock(place: Place) -> None:
     class Fails(dg.IOManager):
         def handle_output(self, context: dg.OutputContext, obj: object) -> None:
             raise OSError("the disk is full")
@@ -101,7 +99,7 @@ def test_an_io_manager_that_fails_gives_the_lock_back_though_its_error_is_kept(p
     del kept
 
 
-def test_a_lease_that_another_takes_at_once_fails_the_step_and_leaves_the_others_alone(place: Place) -> None:
+def test_a_lease_taken_by_another_fails_only_its_step(place: Place) -> None:
     others: list[lockstead.Lease] = []
 
     def take() -> None:
@@ -119,7 +117,7 @@ def test_a_lease_that_another_takes_at_once_fails_the_step_and_leaves_the_others
     assert other.release()
 
 
-def test_what_ignores_sigterm_and_left_its_session_is_gone_before_the_lock_is_free(place: Place) -> None:
+def test_a_stubborn_daemon_ends_before_the_lock_is_free(place: Place) -> None:
     seen: list[list[int]] = []
 
     def contend() -> None:
@@ -158,7 +156,7 @@ def test_a_step_process_whose_lease_is_lost_fails_once(place: Place, instance: d
 
 
 @pytest.mark.parametrize("name", ["deaf", "never_returns"])
-def test_a_step_process_that_cannot_be_interrupted_is_left_after_a_grace_and_leaves_nobody(
+def test_an_uninterruptible_step_process_exits_after_a_grace(
     place: Place, instance: dg.DagsterInstance, name: str
 ) -> None:
     at: list[float] = []
@@ -180,7 +178,7 @@ def is_left(failure: Any, result: Any) -> bool:
 
 
 @pytest.mark.parametrize("where", ["here", "apart"])
-def test_code_that_keeps_the_interpreter_beyond_the_ttl_is_found_out_when_it_comes_back(
+def test_blocking_the_interpreter_past_the_ttl_is_detected(
     place: Place, instance: dg.DagsterInstance, where: str
 ) -> None:
     op = bodies.keeps_the_interpreter
@@ -199,9 +197,7 @@ def heard() -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("op", [bodies.awaits, bodies.goes_on], ids=lambda op: op.name)
-def test_a_run_in_another_thread_never_interrupts_the_main_thread_and_fails(
-    place: Place, heard: list[int], op: Any
-) -> None:
+def test_a_run_in_another_thread_fails_without_an_interrupt(place: Place, heard: list[int], op: Any) -> None:
     results: list[Any] = []
 
     def run() -> None:
@@ -218,7 +214,7 @@ def test_a_run_in_another_thread_never_interrupts_the_main_thread_and_fails(
     assert place.lock().inspect() is None
 
 
-def test_what_a_body_gives_that_did_not_hear_of_the_loss_is_not_written(place: Place) -> None:
+def test_a_result_of_a_body_that_missed_the_loss_is_not_written(place: Place) -> None:
     written: list[object] = []
 
     class Writes(dg.IOManager):
@@ -234,7 +230,7 @@ def test_what_a_body_gives_that_did_not_hear_of_the_loss_is_not_written(place: P
     assert written == []
 
 
-def test_a_task_that_awaits_is_cancelled_and_not_interrupted_amid_its_loop(place: Place) -> None:
+def test_an_awaiting_task_is_cancelled_and_not_interrupted(place: Place) -> None:
     seen: list[str] = []
 
     @dg.op
@@ -256,7 +252,7 @@ def test_a_task_that_awaits_is_cancelled_and_not_interrupted_amid_its_loop(place
     assert seen == ["CancelledError", "CancelledError"]
 
 
-def test_an_interrupt_is_raised_only_where_dagster_lets_one_through() -> None:
+def test_an_interrupt_is_raised_only_where_dagster_accepts_one() -> None:
     from dagster._core.errors import raise_execution_interrupts
     from dagster._utils.interrupts import capture_interrupts
 

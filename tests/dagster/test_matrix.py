@@ -42,7 +42,7 @@ def outputs_of(result: Any) -> dict[tuple[str, str], Any]:
 
 
 @pytest.mark.parametrize(("where", "many"), [("here", "all"), ("apart", "few")], ids=["here", "apart"])
-def test_a_job_of_every_kind_gives_and_tells_the_same_as_without_a_lock(
+def test_a_job_of_every_kind_behaves_the_same_as_without_a_lock(
     place: Place, instance: dg.DagsterInstance, where: str, many: str
 ) -> None:
     seen = []
@@ -135,7 +135,7 @@ def called(asset: Any, resources: dict[str, Any], *given: Any) -> Any:
 
 
 @pytest.mark.parametrize("number", range(4), ids=["returned", "downstream", "checked", "awaited"])
-def test_an_asset_that_is_called_gives_what_it_gives_without_a_lock(place: Place, number: int) -> None:
+def test_a_direct_call_of_a_locked_asset_returns_the_same_result(place: Place, number: int) -> None:
     given = (3,) if number == 1 else ()
     bare = called(assets(is_locked=False)[number], {}, *given)
     with_lock = called(assets(is_locked=True)[number], {"lock": LockResource(store=place.url)}, *given)

@@ -47,7 +47,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiprocessing_workaround, "LOOK_EVERY", 0.05)
 
 
-def test_an_event_can_be_set_though_its_process_died_with_its_lock() -> None:
+def test_an_event_can_be_set_after_its_process_died() -> None:
     event = CONTEXT.Event()
     with taken(event, dies=True) as process:
         process.join()

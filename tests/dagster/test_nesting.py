@@ -49,9 +49,7 @@ def test_the_same_key_of_another_store_is_another_lock(place: Place) -> None:
 
 
 @pytest.mark.parametrize(("outer", "inner"), [("another", "k"), ("k", "another")], ids=["inner", "outer"])
-def test_of_two_nested_sections_the_lost_one_fails_the_step_and_the_lock_of_the_other_is_given_back(
-    place: Place, outer: str, inner: str
-) -> None:
+def test_a_loss_in_nested_sections_fails_the_step_and_frees_both(place: Place, outer: str, inner: str) -> None:
     @dg.op
     @locked(outer)
     def nests(context: dg.OpExecutionContext, lock: LockResource) -> None:
@@ -92,7 +90,7 @@ def test_two_keys_in_opposite_order_wait_for_a_bounded_time(place: Place) -> Non
         assert place.lock(key).inspect() is None
 
 
-def test_the_runs_own_lease_in_this_process_is_worked_under_and_not_given_back(place: Place) -> None:
+def test_a_step_in_the_runs_process_uses_its_lease_unreleased(place: Place) -> None:
     seen: list[object] = []
 
     @dg.op
@@ -115,7 +113,7 @@ def test_the_runs_own_lease_in_this_process_is_worked_under_and_not_given_back(p
     assert seen == [run_id, f"dagster:{run_id}", False]
 
 
-def test_the_runs_own_lease_in_another_process_is_joined_and_left(place: Place) -> None:
+def test_a_step_process_joins_and_leaves_its_runs_lease(place: Place) -> None:
     seen: list[object] = []
 
     @dg.op

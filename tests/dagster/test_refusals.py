@@ -47,7 +47,7 @@ NOT_FOR: dict[str, tuple[Callable[[Any], object], str]] = {
 
 @pytest.mark.parametrize("name", STANDS_UNDER)
 @pytest.mark.parametrize("function", [takes, takes_nothing])
-def test_above_a_decorator_it_says_where_it_stands_and_below_it_is_taken(name: str, function: Any) -> None:
+def test_locked_is_refused_above_a_decorator_and_accepted_below(name: str, function: Any) -> None:
     decorate = STANDS_UNDER[name]
     assert line_of(lambda: locked("k")(decorate(function)), TypeError) == (
         f"put @locked under {name}, next to the function: it stands above it"
@@ -159,7 +159,7 @@ def test_without_a_key_it_says_what_it_wants() -> None:
         assert "@locked names a lock first" in line_of(lambda decorator=decorator: decorator(locked(two)), TypeError)
 
 
-def test_a_parameter_of_the_resources_name_that_is_none_is_refused() -> None:
+def test_a_parameter_that_shadows_the_resource_is_refused() -> None:
     def one(lock: int) -> None: ...
 
     assert "is not a LockResource" in line_of(lambda: locked("k")(one), TypeError)
@@ -188,9 +188,7 @@ def raises(context: object) -> str:
     ],
     ids=["raises", "empty", "none", "control"],
 )
-def test_a_key_that_cannot_be_worked_out_fails_the_step_once_and_the_body_does_not_run(
-    place: Place, key: Any, said: str
-) -> None:
+def test_an_invalid_computed_key_fails_the_step_without_the_body(place: Place, key: Any, said: str) -> None:
     ran: list[int] = []
 
     @dg.op(retry_policy=dg.RetryPolicy(max_retries=3))
@@ -213,7 +211,7 @@ def test_a_resource_that_is_something_else_fails_the_step_once(place: Place) -> 
     assert failed.user_failure_data.description == "the resource 'lock' must be a LockResource, and is str"
 
 
-def test_a_hold_with_a_key_that_cannot_be_is_refused_where_it_is_called(place: Place) -> None:
+def test_a_hold_with_an_invalid_key_raises_where_it_is_called(place: Place) -> None:
     lock = LockResource(store=place.url)
     assert "the key is empty" in line_of(lambda: lock.hold(None, "").__enter__(), ValueError)
 

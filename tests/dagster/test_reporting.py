@@ -54,7 +54,7 @@ def test_a_wait_is_told_once(place: Place, instance: dg.DagsterInstance) -> None
     assert line.startswith("waiting: 'k' is held by 'somebody/else' since ")
 
 
-def test_a_wait_says_since_when_with_which_token_until_when_and_in_which_run(
+def test_a_wait_reports_since_when_token_deadline_and_run(
     place: Place, instance: dg.DagsterInstance, caplog: pytest.LogCaptureFixture
 ) -> None:
     @dg.op
@@ -90,7 +90,7 @@ def test_a_wait_says_since_when_with_which_token_until_when_and_in_which_run(
     leases[0].release()
 
 
-def test_a_section_ends_before_its_event_is_written_and_its_step_after_it(
+def test_events_are_written_after_a_section_and_before_its_step(
     place: Place, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_over = threading.Event()
@@ -115,7 +115,7 @@ def test_a_section_ends_before_its_event_is_written_and_its_step_after_it(
     assert order.index("acquired") < order.index("STEP_SUCCESS")
 
 
-def test_what_is_told_of_a_section_that_ends_with_its_failed_step_is_written_before_the_failure(
+def test_events_of_a_failing_step_are_written_before_its_failure(
     place: Place, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Fails(dg.IOManager):
@@ -146,9 +146,7 @@ def test_a_step_process_that_ends_has_told_all(place: Place, instance: dg.Dagste
     assert order.index("acquired") < order.index("STEP_SUCCESS")
 
 
-def test_sections_in_several_threads_of_a_step_have_one_that_waits_for_their_events(
-    place: Place, instance: dg.DagsterInstance
-) -> None:
+def test_sections_in_several_threads_share_one_wait_for_events(place: Place, instance: dg.DagsterInstance) -> None:
     seen: list[int] = []
     crossing = threading.Barrier(4, timeout=60)
 
@@ -197,9 +195,7 @@ def test_a_warning_is_written_while_somebody_configures_logging(place: Place, in
     assert (line.level, line.step_key) == (logging.WARNING, "warns")
 
 
-def test_an_instance_in_memory_is_written_to_by_nobody_beside_the_step(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ephemeral_instance_is_written_by_the_step_only(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two threads that write to it at once one fails, and that may be the step."""
 
     @dg.op

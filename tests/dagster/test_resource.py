@@ -70,7 +70,7 @@ def test_an_environment_variable_names_the_store(place: Place, monkeypatch: pyte
         assert result.output_for_node("holds").startswith(f"dagster:{result.run_id}:holds:0/")
 
 
-def test_a_hold_in_a_sensor_leaves_no_handler_and_ends_no_process(lock: LockResource, place: Place) -> None:
+def test_a_hold_in_a_sensor_has_no_handler_and_ends_no_process(lock: LockResource, place: Place) -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGINT, signal.SIGTERM)}
     started: list[subprocess.Popen[bytes]] = []
 
@@ -114,7 +114,7 @@ def test_a_hold_that_is_left_well_leaves_its_processes_alone(place: Place, lock:
             one.wait()
 
 
-def test_a_hold_that_is_lost_ends_what_was_started_within_and_nothing_else(place: Place, lock: LockResource) -> None:
+def test_a_lost_hold_ends_only_processes_started_within_it(place: Place, lock: LockResource) -> None:
     started: list[subprocess.Popen[bytes]] = []
 
     @dg.op

@@ -94,7 +94,7 @@ def test_the_end_of_an_executor_is_not_cut_short_by_a_loss(place: Place, instanc
     assert said == ["first", "second", "third"]
 
 
-def test_a_step_process_of_a_run_in_a_thread_is_not_tried_again_after_a_loss(
+def test_a_step_process_of_a_run_in_a_thread_is_not_retried(
     place: Place, home: Path, instance: dg.DagsterInstance
 ) -> None:
     job = build_reconstructable_job(
@@ -122,7 +122,7 @@ class Deathless:
         return [1]
 
 
-def test_a_lock_is_left_to_its_ttl_if_somebody_lives_on_whom_nobody_can_end(place: Place) -> None:
+def test_a_lock_is_left_to_its_ttl_if_a_process_cannot_be_ended(place: Place) -> None:
     with pytest.raises(ValueError, match="by itself"), place.lock().hold() as lease:
         with ending.ended(Deathless(), Abort(), lease):  # type: ignore[arg-type]
             raise ValueError("by itself")
@@ -131,7 +131,7 @@ def test_a_lock_is_left_to_its_ttl_if_somebody_lives_on_whom_nobody_can_end(plac
         assert lease.previous_lease.ending is LeaseOutcome.EXPIRED
 
 
-def test_a_store_that_is_silent_says_of_nobody_that_all_steps_have_ended(
+def test_a_silent_store_does_not_prove_that_all_steps_ended(
     place: Place, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_lease.RunLease(_Plan(instance), place.lock(), None, None, is_apart=True)  # type: ignore[arg-type]
@@ -150,7 +150,7 @@ class _Plan:
         self.instance, self.run_id = instance, "run"
 
 
-def test_an_interrupt_at_the_very_start_of_the_sweep_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_at_the_start_of_the_end_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     did: list[str] = []
     interrupts = [KeyboardInterrupt("first"), KeyboardInterrupt("second")]
 
@@ -170,7 +170,7 @@ def test_an_interrupt_at_the_very_start_of_the_sweep_waits_for_its_end(monkeypat
     assert did == ["all"]
 
 
-def test_a_database_that_hangs_delays_neither_the_lease_of_a_run_nor_its_end(
+def test_a_hanging_database_delays_no_runs_lease_and_no_end(
     place: Place, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     back = threading.Event()
@@ -206,7 +206,7 @@ def test_a_database_that_hangs_delays_neither_the_lease_of_a_run_nor_its_end(
     assert [one.partition(":")[0] for one in told][:1] == ["acquired"]
 
 
-def test_the_same_key_by_another_store_in_an_op_is_said_in_one_line(place: Place, instance: dg.DagsterInstance) -> None:
+def test_an_op_with_the_same_key_in_another_store_is_refused(place: Place, instance: dg.DagsterInstance) -> None:
     @dg.op
     @locked("k", resource="other")
     def asks(context) -> None:

@@ -42,7 +42,7 @@ def with_lock(place: Place, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("is_held", [False, True], ids=["locked", "hold"])
-def test_where_the_lock_was_taken_is_the_bodys_own_line_or_nothing(place: Place, is_held: bool) -> None:
+def test_the_acquired_where_is_the_bodys_own_line_or_empty(place: Place, is_held: bool) -> None:
     seen: list[str | None] = []
 
     def look() -> None:
@@ -64,7 +64,7 @@ def test_where_the_lock_was_taken_is_the_bodys_own_line_or_nothing(place: Place,
     assert seen == [__file__ if is_held else None]
 
 
-def test_what_a_body_returns_that_swallowed_the_interrupt_is_not_written(place: Place) -> None:
+def test_a_result_after_a_swallowed_interrupt_is_not_written(place: Place) -> None:
     writes = Notes()
     with Beside(taken_away(place)):
         result = in_process(job_with(bodies.swallows, with_lock(place, io_manager=writes)))
@@ -74,9 +74,7 @@ def test_what_a_body_returns_that_swallowed_the_interrupt_is_not_written(place: 
 
 
 @pytest.mark.parametrize("retries", [False, True], ids=["once", "retries"])
-def test_a_loss_while_an_io_manager_writes_what_was_yielded_within_a_hold_fails_the_step_once(
-    place: Place, retries: bool
-) -> None:
+def test_a_loss_while_a_yield_within_a_hold_is_written_fails(place: Place, retries: bool) -> None:
     @dg.op
     def yields(context: dg.OpExecutionContext, lock: LockResource) -> Any:
         with lock.hold(context, "k"):
@@ -90,7 +88,7 @@ def test_a_loss_while_an_io_manager_writes_what_was_yielded_within_a_hold_fails_
     assert writes.written == []
 
 
-def test_a_hold_within_a_generator_ends_with_its_step_though_its_frames_live_on(place: Place) -> None:
+def test_a_hold_in_a_generator_ends_with_its_step(place: Place) -> None:
     seen: list[object] = []
 
     class Fails(Notes):
@@ -136,7 +134,7 @@ def test_the_failure_of_a_step_that_ends_its_section_is_written(place: Place, in
     assert place.lock().inspect() is None
 
 
-def test_a_section_is_not_given_back_while_another_thread_of_its_step_works_under_it(place: Place) -> None:
+def test_a_section_is_not_released_while_another_thread_uses_it(place: Place) -> None:
     seen: list[bool] = []
     joined, leaves = threading.Event(), threading.Event()
 
@@ -162,7 +160,7 @@ def test_a_section_is_not_given_back_while_another_thread_of_its_step_works_unde
     assert seen == [True]
 
 
-def test_a_section_that_is_ended_leaves_its_lease_to_the_thread_that_works_on(place: Place) -> None:
+def test_an_ended_section_leaves_its_lease_to_the_working_thread(place: Place) -> None:
     joined, over = threading.Event(), threading.Event()
     seen: list[object] = []
 
@@ -189,9 +187,7 @@ def test_a_section_that_is_ended_leaves_its_lease_to_the_thread_that_works_on(pl
         assert after.previous_lease.ending == lockstead.LeaseOutcome.EXPIRED
 
 
-def test_a_lease_of_the_run_that_is_lost_as_a_step_joins_fails_the_step_for_good(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_runs_lease_lost_while_a_step_joins_fails_it_for_good(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     run_id = "00000000-0000-0000-0000-000000000003"
     asked: list[object] = []
 
@@ -211,9 +207,7 @@ def test_a_lease_of_the_run_that_is_lost_as_a_step_joins_fails_the_step_for_good
     assert len(asked) == 1
 
 
-def test_a_guest_that_is_interrupted_before_it_hears_of_the_loss_fails_by_it(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_guest_interrupted_before_the_loss_fails_by_the_loss(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     run_id = "00000000-0000-0000-0000-000000000004"
     # the run hears of the loss, and its step does not
     monkeypatch.setattr(working.Section, "_on_lost", lambda self: None)
@@ -266,9 +260,7 @@ class held_by_run:
         self._beside.__exit__()
 
 
-def test_an_interrupt_between_the_grant_and_the_body_gives_the_lock_back(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_between_grant_and_body_frees_the_lock(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     acquire = acquiring.acquire
 
     def interrupted(*given: Any, **named: Any) -> Any:
@@ -299,7 +291,7 @@ def test_a_lock_in_an_asset_check_is_held_as_in_a_step(place: Place) -> None:
     assert seen == [True, True]
 
 
-def test_who_holds_one_lock_waits_a_bounded_time_for_another_and_is_warned_of_both(
+def test_a_nested_wait_is_bounded_and_logged(
     place: Place, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nesting, "LIMIT", 0.5)
@@ -318,7 +310,7 @@ def test_who_holds_one_lock_waits_a_bounded_time_for_another_and_is_warned_of_bo
 
 
 @pytest.mark.parametrize("name", ["deaf"])
-def test_a_step_process_that_is_left_says_first_that_its_lease_is_lost_and_is_not_tried_again(
+def test_an_exiting_step_process_reports_its_loss_for_good(
     place: Place, instance: dg.DagsterInstance, name: str
 ) -> None:
     with Beside(taken_away(place)):

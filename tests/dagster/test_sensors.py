@@ -117,7 +117,7 @@ def test_a_run_is_asked_for_when_the_lock_is_free(world: World):
     assert world.locks.inspect("apt") is None
 
 
-def test_nothing_is_asked_for_while_somebody_holds_it_and_the_tick_says_who(world: World):
+def test_a_held_lock_skips_the_tick_and_names_the_holder(world: World):
     gate = lock_free_sensor("gate", key=lambda _context: "apt", target=publish)
     with world.locks.lock("apt", ttl=60, owner="somebody", purpose="publish APT").hold() as lease:
         told = world.skipped(gate)
@@ -127,7 +127,7 @@ def test_nothing_is_asked_for_while_somebody_holds_it_and_the_tick_says_who(worl
     assert world.evaluate(gate).run_requests
 
 
-def test_a_lease_that_nobody_keeps_opens_the_gate_when_its_time_is_up(world: World):
+def test_an_expired_lease_opens_the_gate(world: World):
     gate = lock_free_sensor("gate", key="apt", target=publish)
     with world.held_by("elsewhere", ttl=1.0) as process:
         process.kill()
@@ -146,7 +146,7 @@ def test_a_run_that_was_asked_for_is_under_way_until_it_ends(world: World):
     assert world.evaluate(gate).run_requests
 
 
-def test_an_author_says_which_runs_are_wanted_and_is_asked_only_when_it_is_free(world: World):
+def test_requests_are_computed_only_when_the_lock_is_free(world: World):
     asked = []
 
     def requests(context: dg.SensorEvaluationContext) -> dg.RunRequest:
@@ -161,7 +161,7 @@ def test_an_author_says_which_runs_are_wanted_and_is_asked_only_when_it_is_free(
     assert (found.run_key, found.tags["why"]) == ("one", "new files")
 
 
-def test_a_resource_that_is_none_of_locks_is_refused_with_one_line(world: World):
+def test_a_resource_that_is_not_for_locks_is_refused_in_one_line(world: World):
     gate = lock_free_sensor("gate", key="apt", target=publish)
     with pytest.raises(Exception, match="the resource 'lock' must be a LockResource, and is int") as raised:
         world.evaluate(gate, resource=dg.ResourceDefinition.hardcoded_resource(7))
@@ -196,7 +196,7 @@ def test_ticks_leave_nothing_behind(world: World):
 # --- the janitor ----------------------------------------------------------------------------------------------------
 
 
-def test_a_holder_that_lives_is_told_to_end_when_its_run_is_over_and_nothing_is_freed_under_it(world: World):
+def test_a_live_holder_of_an_ended_run_is_revoked_not_removed(world: World):
     run = world.run(is_over=True)
     owner = names.step_owner(run, "one", 0)
     lease = world.locks.lock("apt", ttl=4, owner=owner).acquire()
@@ -247,7 +247,7 @@ def test_it_is_revoked_once(world: World):
     lease.release()
 
 
-def test_gone_is_only_who_was_here_has_no_process_and_renews_no_more(world: World):
+def test_gone_means_local_without_a_process_and_without_renewals(world: World):
     gone = subprocess.Popen(["true"])
     gone.wait()
     with world.locks.lock("apt", ttl=60).hold():

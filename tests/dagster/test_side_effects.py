@@ -19,7 +19,7 @@ LONGER = 600.0
 """Seconds: more than any test may take."""
 
 
-def test_a_database_that_hangs_delays_no_end_of_a_body_whose_lease_is_lost(
+def test_a_hanging_database_does_not_delay_a_lost_bodys_end(
     place: Place, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hangs = threading.Event()
@@ -51,7 +51,7 @@ def test_a_database_that_hangs_delays_no_end_of_a_body_whose_lease_is_lost(
     assert place.count("undisturbed") == 0
 
 
-def test_an_authors_handler_of_the_signal_is_called_in_a_body_and_is_there_afterwards(place: Place) -> None:
+def test_a_users_signal_handler_works_within_and_after_a_body(place: Place) -> None:
     heard: list[int] = []
 
     def handler(number: int, _frame: object) -> None:
@@ -93,7 +93,7 @@ def test_a_hold_in_a_schedule_holds_and_leaves_no_handler(place: Place) -> None:
     assert held_leases.count() == 0
 
 
-def test_no_file_no_process_and_no_handler_of_a_log_is_left_of_a_run(place: Place) -> None:
+def test_a_run_leaves_no_file_process_or_log_handler(place: Place) -> None:
     job = job_with(bodies.returns, bodies.RESOURCES)
 
     def counted() -> tuple[int, int, int]:

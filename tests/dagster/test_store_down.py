@@ -36,9 +36,7 @@ def job(url: str, *, retries: bool) -> Any:
     return job_with(op, {"lock": LockResource(store=url, ttl=TTL)})
 
 
-def test_a_store_that_is_away_ends_the_body_before_the_ttl_and_the_lock_is_had_when_it_is_back(
-    place: Place, redis: RedisPlace, tmp_path: Path
-) -> None:
+def test_an_unavailable_store_ends_the_body_before_the_ttl(place: Place, redis: RedisPlace, tmp_path: Path) -> None:
     url = redis.url(tmp_path.name)
     took: list[float] = []
     tokens: list[int] = []
@@ -65,9 +63,7 @@ def test_a_store_that_is_away_ends_the_body_before_the_ttl_and_the_lock_is_had_w
     assert tokens[0] > said["lockstead/token"]
 
 
-def test_who_waits_gets_the_lock_of_a_holder_that_is_cut_off_when_its_processes_are_gone(
-    place: Place, redis: RedisPlace, tmp_path: Path
-) -> None:
+def test_a_waiter_follows_a_cut_off_holder_after_its_processes(place: Place, redis: RedisPlace, tmp_path: Path) -> None:
     seen: list[list[int]] = []
     with Proxy(redis.ports) as proxy:
 

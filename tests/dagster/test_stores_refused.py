@@ -54,18 +54,14 @@ def executed(instance: dg.DagsterInstance, executor: str) -> Any:
     return dg.execute_job(job, instance=instance)
 
 
-def test_a_lock_in_memory_is_refused_where_a_step_has_a_process_of_its_own(
-    place: Place, instance: dg.DagsterInstance
-) -> None:
+def test_a_memory_lock_is_refused_if_steps_have_own_processes(place: Place, instance: dg.DagsterInstance) -> None:
     failed = failure_of(executed(instance, "apart"), "noting")
     assert MEMORY in failed.user_failure_data.description
     assert "\n" not in failed.user_failure_data.description
     assert not place.has("in")
 
 
-def test_a_run_whose_steps_have_processes_of_their_own_gets_no_lease_in_memory(
-    place: Place, instance: dg.DagsterInstance
-) -> None:
+def test_a_leased_run_with_step_processes_refuses_a_memory_lock(place: Place, instance: dg.DagsterInstance) -> None:
     result = executed(instance, "leased")
     assert not result.success
     [failed] = [event for event in result.all_events if event.event_type_value == "PIPELINE_FAILURE"]
@@ -74,14 +70,14 @@ def test_a_run_whose_steps_have_processes_of_their_own_gets_no_lease_in_memory(
 
 
 @pytest.mark.parametrize("executor", ["here", "leased here"])
-def test_a_lock_in_memory_will_do_where_all_steps_share_a_process(
+def test_a_memory_lock_is_accepted_if_steps_share_a_process(
     place: Place, instance: dg.DagsterInstance, executor: str
 ) -> None:
     assert executed(instance, executor).success
     assert place.count("in") == 1
 
 
-def test_a_store_that_cannot_tell_how_a_holder_ended_is_refused_where_that_matters(place: Place) -> None:
+def test_on_unclean_fail_needs_a_store_that_detects_it(place: Place) -> None:
     failed = failure_of(in_process(job_with(strict, {"lock": LockResource(store=NOBODY)})), "strict")
     assert failed.user_failure_data.description.startswith(UNTOLD)
     assert not place.has("in")

@@ -71,7 +71,7 @@ def test_a_key_names_arguments_config_and_the_run(place: Place) -> None:
     assert purposes == ["publish from/above"]
 
 
-def test_a_key_names_the_partition_in_a_run_a_check_and_a_unit_test(place: Place) -> None:
+def test_a_key_names_the_partition_in_runs_checks_and_unit_tests(place: Place) -> None:
     keys: list[str] = []
 
     @dg.asset(partitions_def=PARTS)
@@ -89,7 +89,7 @@ def test_a_key_names_the_partition_in_a_run_a_check_and_a_unit_test(place: Place
     assert keys == ["part-main", "part-contrib"]
 
 
-def test_a_function_that_is_called_by_itself_renders_its_key_whatever_its_kind(place: Place) -> None:
+def test_a_direct_call_renders_the_key_for_every_kind(place: Place) -> None:
     keys: list[str] = []
 
     @locked("apt-{dist}", purpose="{dist}")
@@ -129,9 +129,7 @@ def test_a_function_that_is_called_by_itself_renders_its_key_whatever_its_kind(p
         ("k", "for {dist}", "purpose='for {dist}': {dist} cannot be written: it is None"),
     ],
 )
-def test_a_value_that_makes_no_key_fails_the_step_once_and_the_body_does_not_run(
-    place: Place, key: str, purpose: str | None, said: str
-) -> None:
+def test_a_value_that_makes_no_key_fails_the_step_once(place: Place, key: str, purpose: str | None, said: str) -> None:
     ran: list[int] = []
 
     @dg.op(retry_policy=dg.RetryPolicy(max_retries=3))
@@ -183,7 +181,7 @@ def test_a_leased_run_has_a_key_of_its_own_values(place: Place, instance: dg.Dag
     assert keys == ["main-release"], told
 
 
-def test_where_nothing_is_known_a_template_is_refused_where_it_is_written(place: Place) -> None:
+def test_a_template_is_refused_where_no_values_are_known(place: Place) -> None:
     with pytest.raises(ValueError, match="is not a template here: give a callable of the sensor's context"):
         lock_free_sensor("gate", key="apt-{dist}", target="j")
     with pytest.raises(ValueError, match="is not a template here: write an f-string"):

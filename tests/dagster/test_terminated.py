@@ -14,7 +14,7 @@ from tests.dagster.taking import Place, until
 
 
 @pytest.mark.parametrize(("op", "settings"), [("sleeps", "retries then"), ("guarded_sleeps", "plain retries then")])
-def test_a_run_that_is_terminated_begins_no_other_attempt_and_gives_the_lock_back(
+def test_a_terminated_run_is_not_retried_and_frees_the_lock(
     place: Place, home: Path, instance: dg.DagsterInstance, op: str, settings: str
 ) -> None:
     with program(place, home, "one", op, "here", settings) as one:

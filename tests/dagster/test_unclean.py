@@ -39,9 +39,7 @@ def op_of(on_unclean: str, ran: list[int], **given: Any) -> dg.OpDefinition:
 
 
 @pytest.mark.parametrize("given", [{}, {"retry_policy": dg.RetryPolicy(max_retries=3)}], ids=["once", "retries"])
-def test_a_body_that_must_not_follow_an_unclean_end_is_refused_without_a_retry(
-    place: Place, given: dict[str, Any]
-) -> None:
+def test_on_unclean_fail_refuses_after_an_unclean_end_for_good(place: Place, given: dict[str, Any]) -> None:
     leave_unclean(place)
     ran: list[int] = []
     op = op_of("fail", ran, **given)
@@ -125,9 +123,7 @@ def leave_expired(place: Place) -> None:
 
 
 @pytest.mark.parametrize("where", ["here", "apart"])
-def test_a_body_that_must_not_follow_who_was_killed_is_refused_without_a_retry(
-    place: Place, instance: dg.DagsterInstance, where: str
-) -> None:
+def test_on_unclean_fail_refuses_after_a_kill_for_good(place: Place, instance: dg.DagsterInstance, where: str) -> None:
     leave_expired(place)
     result = in_process(bodies.job_of(bodies.careful)) if where == "here" else apart(instance, "careful")
     said = metadata_of(failure_of(result, "careful"))
@@ -137,9 +133,7 @@ def test_a_body_that_must_not_follow_who_was_killed_is_refused_without_a_retry(
         assert lease.previous_lease.ending is not lockstead.LeaseOutcome.CLEAN, "the next one is refused as well"
 
 
-def test_a_leased_run_that_may_follow_an_unclean_end_says_so_in_its_log(
-    place: Place, instance: dg.DagsterInstance
-) -> None:
+def test_on_unclean_warn_logs_the_unclean_end_of_a_leased_run(place: Place, instance: dg.DagsterInstance) -> None:
     leave_unclean(place)
     ran: list[int] = []
 
@@ -159,9 +153,7 @@ def test_a_leased_run_that_may_follow_an_unclean_end_says_so_in_its_log(
 
 
 @pytest.mark.parametrize("leave", [leave_unclean, leave_expired], ids=["revoked", "expired"])
-def test_every_refusal_names_who_left_it_unclean_and_not_who_was_refused_before(
-    place: Place, leave: Callable[[Place], None]
-) -> None:
+def test_every_refusal_names_the_first_unclean_holder(place: Place, leave: Callable[[Place], None]) -> None:
     leave(place)
     ran: list[int] = []
     op = op_of("fail", ran)
@@ -212,7 +204,7 @@ def fail_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("where", ["a step", "a call", "an awaited call", "a leased run"])
-def test_whatever_fails_before_the_body_passes_the_unclean_end_on(
+def test_a_failure_before_the_body_passes_the_unclean_end_on(
     place: Place, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     leave_unclean(place)

@@ -83,7 +83,7 @@ def test_what_has_a_lock_is_called_as_it_was_before_it_had_one() -> None:
         without_context()
 
 
-def test_a_resource_that_a_test_names_is_taken_and_the_fake_one_can_be_held_by_another(place: Place) -> None:
+def test_a_tests_own_resource_is_used_and_a_fake_can_be_held(place: Place) -> None:
     mine = LockResource(store=place.url)
     with fake_locks(timeout=0) as lock:
         with lock.hold(None, "apt"):

@@ -42,7 +42,7 @@ def interrupted_once(is_so: Callable[[], object]) -> Callable[[], None]:
     return interrupt
 
 
-def test_a_wait_is_told_with_who_holds_the_lock_and_so_is_the_grant(place: Place) -> None:
+def test_a_wait_and_its_grant_are_reported_with_the_holder(place: Place) -> None:
     holding = lockstead.Lock(f"{place.url}#k", owner="somebody/else", purpose="publish")
 
     def release() -> None:
@@ -71,7 +71,7 @@ def test_a_wait_is_told_with_who_holds_the_lock_and_so_is_the_grant(place: Place
     assert acquired.step_key == "waiter"
 
 
-def test_a_grant_at_once_is_told_for_a_whole_body_and_not_for_a_hold(place: Place) -> None:
+def test_an_immediate_grant_is_reported_for_a_whole_body_only(place: Place) -> None:
     @dg.op
     @locked("k")
     def whole() -> None: ...
@@ -113,7 +113,7 @@ def test_a_wait_ends_after_the_timeout_and_names_who_holds(place: Place) -> None
     assert "NotAcquired" in failed.step_failure_data.error.to_string()
 
 
-def test_a_step_that_is_ended_while_it_waits_ends_at_once_and_gets_nothing(place: Place) -> None:
+def test_a_step_terminated_while_it_waits_ends_at_once(place: Place) -> None:
     waits = threading.Event()
 
     @dg.op
@@ -139,7 +139,7 @@ def test_a_step_that_is_ended_while_it_waits_ends_at_once_and_gets_nothing(place
 
 
 @pytest.mark.parametrize("op", [bodies.sleeps, bodies.awaits, bodies.shells, bodies.holds], ids=lambda op: op.name)
-def test_a_step_that_is_ended_leaves_no_process_and_a_lock_that_is_free(place: Place, op: Any) -> None:
+def test_a_terminated_step_leaves_no_process_and_frees_the_lock(place: Place, op: Any) -> None:
     def is_in() -> bool:
         return place.has("in") and (op is not bodies.shells or len(place.sleepers()) > 1)
 
@@ -163,7 +163,7 @@ def test_a_step_that_is_ended_leaves_no_process_and_a_lock_that_is_free(place: P
     assert (place.count("finally"), place.count("undisturbed")) == (1, 0)
 
 
-def test_a_step_that_is_ended_while_an_io_manager_writes_gives_the_lock_back(place: Place) -> None:
+def test_a_step_terminated_while_it_writes_frees_the_lock(place: Place) -> None:
     with (
         Beside(interrupted_once(lambda: place.has("in"))),
         pytest.raises(dg.DagsterExecutionInterruptedError) as kept,
@@ -188,9 +188,7 @@ def test_a_step_whose_run_is_over_ends_and_gives_the_lock_back(place: Place, ins
     assert place.lock().inspect() is None
 
 
-def test_a_step_that_waits_in_a_run_that_is_over_never_gets_the_lock(
-    place: Place, instance: dg.DagsterInstance
-) -> None:
+def test_a_waiting_step_of_an_ended_run_never_gets_the_lock(place: Place, instance: dg.DagsterInstance) -> None:
     @dg.op
     @locked("k")
     def waiter() -> None:
@@ -209,7 +207,7 @@ def test_a_step_that_waits_in_a_run_that_is_over_never_gets_the_lock(
     assert not place.has("in")
 
 
-def test_a_step_waits_a_bounded_time_for_another_key_within_a_run_that_holds_a_lease(
+def test_a_wait_within_a_leased_run_for_another_key_is_bounded(
     place: Place, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nesting, "LIMIT", 0.5)

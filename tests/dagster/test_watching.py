@@ -52,7 +52,7 @@ def _ends() -> Iterator[None]:
     assert set(watching._WATCHED) <= watched
 
 
-def test_a_run_that_is_cancelled_is_told_of_once_to_each_who_watches(store: dg.DagsterInstance) -> None:
+def test_each_watch_is_notified_once_of_a_canceled_run(store: dg.DagsterInstance) -> None:
     run_id = running(store)
     first: list[str] = []
     second: list[str] = []
@@ -126,7 +126,7 @@ class Away:
         raise OSError("the database is away")
 
 
-def test_a_database_that_hangs_holds_nobody_up_and_gathers_no_threads() -> None:
+def test_a_hanging_database_delays_no_one_and_adds_no_threads() -> None:
     away = Away(hangs=True)
     told: list[str] = []
     watch = Watch(away, "run", gone=told.append)  # type: ignore[arg-type]

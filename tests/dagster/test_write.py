@@ -9,9 +9,7 @@ from tests.dagster.runs import apart, failure_of, metadata_of
 from tests.dagster.taking import Beside, Place, taken_away, until
 
 
-def test_the_step_holds_the_lock_while_its_output_is_written_in_a_process_of_its_own(
-    place: Place, instance: dg.DagsterInstance
-) -> None:
+def test_an_output_written_in_a_step_process_is_under_the_lock(place: Place, instance: dg.DagsterInstance) -> None:
     seen: list[LockInfo | None] = []
 
     def look() -> None:

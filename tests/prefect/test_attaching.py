@@ -44,7 +44,7 @@ def test_an_awaiting_block_is_a_member_too(lock: lockstead.Lock):
         asyncio.run(work(lease.share()))
 
 
-def test_a_function_reads_the_ticket_from_its_parameter_at_each_call(lock: lockstead.Lock):
+def test_a_function_reads_the_ticket_from_its_parameter(lock: lockstead.Lock):
     @attached(parameter="ticket", store=store_of(lock))
     def work(part: int, ticket: str) -> tuple[int, str]:
         """Work."""
@@ -64,7 +64,7 @@ def test_a_function_reads_the_ticket_from_its_parameter_at_each_call(lock: locks
 
 
 @pytest.mark.parametrize("where", ["main", "thread", "task"])
-def test_the_loss_interrupts_the_work_and_leaves_it_as_an_error_that_can_be_pickled(lock: lockstead.Lock, where: str):
+def test_a_loss_interrupts_the_work_with_a_picklable_error(lock: lockstead.Lock, where: str):
     errors: list[BaseException] = []
     at_work = threading.Event()
 
@@ -143,7 +143,7 @@ def test_what_is_no_ticket_is_refused_where_it_is_said():
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_a_forged_ticket_sends_nothing_to_the_server_that_it_names(
+def test_a_forged_ticket_sends_nothing_to_the_server_it_names(
     lock: lockstead.Lock, monkeypatch: pytest.MonkeyPatch, is_async: bool
 ):
     monkeypatch.setenv("REDIS_PASSWORD", "a secret")

@@ -68,7 +68,7 @@ def test_a_function_holds_the_lock_while_it_runs_and_no_longer(url: str):
         current_lease()
 
 
-def test_where_the_lock_was_taken_is_the_line_that_called_the_function(url: str):
+def test_the_acquired_where_is_the_line_of_the_call(url: str):
     @locked(url)
     def publish(dist: str = "apt") -> str | None:
         held = lock(url, dist).inspect()
@@ -88,7 +88,7 @@ def test_a_coroutine_holds_the_lock_while_it_runs(url: str):
     assert lock(url).inspect() is None
 
 
-def test_a_generator_holds_the_lock_from_its_first_item_to_its_end(url: str):
+def test_a_generator_holds_the_lock_from_first_item_to_end(url: str):
     @locked(url)
     def parts(dist: str = "apt") -> Iterator[Any]:
         try:
@@ -119,7 +119,7 @@ def test_a_generator_holds_the_lock_from_its_first_item_to_its_end(url: str):
     assert lock(url).inspect() is None
 
 
-def test_an_asynchronous_generator_holds_the_lock_from_its_first_item_to_its_end(url: str):
+def test_an_async_generator_holds_the_lock_from_first_to_end(url: str):
     @locked(url)
     async def parts(dist: str = "apt") -> AsyncIterator[Any]:
         try:
@@ -146,7 +146,7 @@ def test_an_asynchronous_generator_holds_the_lock_from_its_first_item_to_its_end
     asyncio.run(read())
 
 
-def test_a_loss_between_two_items_is_raised_within_the_generator_and_not_in_its_consumer(url: str):
+def test_a_loss_between_two_items_is_raised_in_the_generator(url: str):
     cleaned: list[str] = []
 
     @locked(url)
@@ -220,7 +220,7 @@ def sleeping(url: str, inside: threading.Event, cleaned: list[str]) -> dict[str,
 
 
 @pytest.mark.parametrize("kind", ["plain", "generator", "coroutine", "async_generator"])
-def test_a_body_that_sleeps_is_interrupted_within_a_renewal_and_a_second_and_cleans_up(url: str, kind: str):
+def test_a_sleeping_body_is_interrupted_in_time_and_cleans_up(url: str, kind: str):
     inside, cleaned, broken_at = threading.Event(), list[str](), list[float]()
     body = sleeping(url, inside, cleaned)[kind]
     breaker = broken_soon(url, inside, broken_at)
@@ -292,7 +292,7 @@ def test_a_cancellation_at_the_instant_of_the_loss_stays_one(url: str):
     assert lock(url).inspect() is None
 
 
-def test_the_same_lock_within_itself_is_refused_in_one_line_at_once(url: str):
+def test_the_same_lock_within_itself_is_refused_at_once(url: str):
     @locked(url)
     def inner(dist: str = "apt") -> str:
         return current_lease().key
@@ -309,7 +309,7 @@ def test_the_same_lock_within_itself_is_refused_in_one_line_at_once(url: str):
     assert inner() == "apt"
 
 
-def test_the_same_lock_within_itself_is_refused_to_coroutines_too(url: str):
+def test_the_same_lock_within_itself_is_refused_in_coroutines(url: str):
     @locked(url)
     async def inner(dist: str = "apt") -> str:
         return current_lease().key
@@ -324,7 +324,7 @@ def test_the_same_lock_within_itself_is_refused_to_coroutines_too(url: str):
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_store_that_cannot_tell_how_a_holder_ended_is_refused_where_that_matters(is_async: bool):
+def test_on_unclean_fail_needs_a_store_that_detects_it(is_async: bool):
     @locked("etcd://127.0.0.1:9#apt", on_unclean="fail")
     def strict() -> None:
         raise AssertionError("it runs")
@@ -400,7 +400,7 @@ def test_a_template_may_name_what_only_a_call_knows():
         publish()
 
 
-def test_a_template_with_a_parameter_that_the_function_has_not_is_refused_where_it_is_declared():
+def test_a_template_of_an_unknown_parameter_is_refused_at_import():
     with pytest.raises(ValueError) as refused:
 
         @locked("memory:x#{suite}")
@@ -422,7 +422,7 @@ def test_without_a_lock_it_says_how_to_name_one():
         locked(lambda: None)  # type: ignore[arg-type]
 
 
-def test_who_names_a_lock_imports_neither_prefect_nor_a_client_library():
+def test_naming_a_lock_imports_no_prefect_and_no_client_library():
     program = (
         "import sys, prefect_lockstead; prefect_lockstead.locked('gs://b/locks/{x}')(lambda x: x); "
         "print([m for m in ('prefect', 'pydantic', 'google.cloud', 'redis') if m in sys.modules])"
@@ -432,7 +432,7 @@ def test_who_names_a_lock_imports_neither_prefect_nor_a_client_library():
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_two_that_nest_two_locks_in_opposite_order_are_warned_and_give_up(
+def test_locks_nested_in_opposite_order_are_warned_and_give_up(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_async: bool
 ):
     monkeypatch.setattr(nesting, "LIMIT", 1.0)

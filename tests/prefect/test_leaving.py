@@ -125,16 +125,16 @@ def both_happened(counts: tuple[int, int]) -> bool:
 
 
 @pytest.mark.timeout(1200)
-def test_a_loss_at_the_exit_in_the_main_thread_is_raised_there_or_not_at_all(loser: Loser):
+def test_a_loss_at_the_exit_in_main_is_raised_there_or_never(loser: Loser):
     assert both_happened(left_in_a_thread(loser))
 
 
 @pytest.mark.timeout(1200)
-def test_a_loss_at_the_exit_in_another_thread_is_raised_there_or_not_at_all(loser: Loser):
+def test_a_loss_at_the_exit_in_a_thread_is_raised_there_or_never(loser: Loser):
     with ThreadPoolExecutor(1) as pool:
         assert both_happened(pool.submit(left_in_a_thread, loser).result())
 
 
 @pytest.mark.timeout(1200)
-def test_a_loss_at_the_exit_in_a_task_is_raised_there_or_not_at_all(loser: Loser):
+def test_a_loss_at_the_exit_in_a_task_is_raised_there_or_never(loser: Loser):
     assert both_happened(asyncio.run(left_in_a_task(loser)))

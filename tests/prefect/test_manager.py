@@ -84,7 +84,7 @@ def test_one_holder_at_a_time_and_whoever_gave_it_back_is_none(manager: Lockstea
     manager.release_lock("other", B)
 
 
-def test_the_awaiting_way_is_the_same_and_its_lock_is_given_back_without_awaiting(
+def test_the_async_methods_do_the_same_and_release_without_await(
     manager: LocksteadLockManager,
 ) -> None:
     async def cycle() -> None:
@@ -126,7 +126,7 @@ def test_the_same_holder_holds_it_once_however_often_it_asks(manager: LocksteadL
     assert not manager.is_locked("key")
 
 
-def test_giving_it_back_again_is_nothing_even_once_somebody_else_has_it(manager: LocksteadLockManager) -> None:
+def test_a_second_release_does_nothing_even_if_held_by_another(manager: LocksteadLockManager) -> None:
     assert manager.acquire_lock("key", A)
     manager.release_lock("key", A)
     manager.release_lock("key", A)
@@ -331,7 +331,7 @@ def test_once_closed_it_says_so_and_leaves_nothing_open(url: str, tmp_path: Path
     until(lambda: not left())
 
 
-def test_a_forked_child_sees_what_its_parent_holds_and_releases_it_as_any_other_process(tmp_path: Path):
+def test_a_forked_child_sees_and_releases_its_parents_records(tmp_path: Path):
     with LocksteadLockManager(f"sqlite:///{tmp_path}/locks.db") as manager:
         assert manager.acquire_lock("report", "me")
         answer, said = os.pipe()

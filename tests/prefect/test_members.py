@@ -93,7 +93,7 @@ def test_a_cancellation_without_a_loss_stays_one(lock: lockstead.Lock):
         asyncio.run(main(lease))
 
 
-def test_who_swallows_its_cancellation_has_lost_the_lease_all_the_same(lock: lockstead.Lock):
+def test_a_member_that_swallows_its_cancellation_still_raises(lock: lockstead.Lock):
     async def body() -> str:
         try:
             await asyncio.sleep(30)

@@ -120,7 +120,7 @@ def test_a_value_that_makes_no_lock_is_refused_when_it_is_called(lock: str, para
         "zookeeper://app:hunter2@host:2181/a@b#apt",
     ],
 )
-def test_a_password_in_the_url_is_refused_in_one_line_that_does_not_show_it(lock: str):
+def test_a_password_in_the_url_is_refused_without_showing_it(lock: str):
     for declare in (lambda: LockSpec(lock=lock), lambda: locked(lock)):
         with pytest.raises(ValueError) as refused:
             declare()
@@ -146,7 +146,7 @@ def test_a_parameter_cannot_name_a_password_either():
         "gs://bucket/a:b@c/apt",
     ],
 )
-def test_a_url_without_a_password_is_taken_whatever_its_path_and_key_look_like(lock: str):
+def test_a_url_without_a_password_is_accepted(lock: str):
     assert LockSpec(lock=lock).lock == lock
 
 

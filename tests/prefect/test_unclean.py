@@ -21,7 +21,7 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_after_an_unclean_end_every_run_is_refused_until_somebody_gave_the_lock_back(url: str, is_async: bool):
+def test_on_unclean_fail_refuses_every_run_until_a_clean_release(url: str, is_async: bool):
     ran: list[str] = []
 
     @locked(url, on_unclean="fail")
@@ -88,7 +88,7 @@ def broken_log() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_failure_before_the_body_gives_the_lock_back_and_passes_the_unclean_end_on(url: str, is_async: bool):
+def test_a_failure_before_the_body_passes_the_unclean_end_on(url: str, is_async: bool):
     dead = held_elsewhere(url)
     assert lock(url).break_lease(reason="it hangs", now=True) is not None
 

@@ -41,7 +41,7 @@ def broken(lock: Lock) -> Lease:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_an_interrupted_acquisition_gives_back_its_own_grant_only(url: str, is_async: bool) -> None:
+def test_an_interrupted_acquisition_releases_only_its_own_grant(url: str, is_async: bool) -> None:
     dead = broken(Lock(url, owner="dead"))
     marked = acquiring.marked(Lock(url, owner="me", labels={"team": "deb"}))
     granted = marked.acquire(timeout=0)

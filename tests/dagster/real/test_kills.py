@@ -23,7 +23,7 @@ def told(live: Live, run: str, word: str) -> list[Any]:
     return [event for event in live.dagster.events(run, "ENGINE_EVENT") if event.message.startswith(word)]
 
 
-def test_what_a_killed_run_worker_had_started_ends_at_once_and_the_next_run_enters_after_it(live: Live, name: str):
+def test_a_killed_run_workers_processes_end_before_the_next_run(live: Live, name: str):
     first = live.launch("ticking_body", name, in_process=True)
     entered = live.enters(name, first)
     live.dagster.until(lambda: live.noted(name, "ticks"), "it does not work")
@@ -61,7 +61,7 @@ def test_an_orphan_step_ends_itself_and_nobody_enters_before(live: Live, name: s
     assert live.dagster.finished(first) == "FAILURE"
 
 
-def test_a_step_that_is_killed_is_tried_again_under_a_new_owner_and_a_higher_token(live: Live, name: str):
+def test_a_killed_step_is_retried_with_a_higher_token(live: Live, name: str):
     run = live.launch("retried_body", name)
     entered = live.enters(name, run)
     before = live.lock(name).inspect()
@@ -80,7 +80,7 @@ def test_a_step_that_is_killed_is_tried_again_under_a_new_owner_and_a_higher_tok
     assert holders[1].startswith(f"dagster:{run}:retried_body:1")
 
 
-def test_a_run_that_is_executed_again_waits_while_an_orphan_of_the_first_one_works(live: Live, name: str):
+def test_a_reexecuted_run_waits_while_an_orphan_works(live: Live, name: str):
     first = live.launch("counting_body", name)
     orphan = live.enters(name, first)["pid"]
     # it stands still, so that it cannot end itself while the other one asks

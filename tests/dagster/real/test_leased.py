@@ -21,7 +21,7 @@ def last_tick(live: Live, name: str) -> float:
 
 
 @WHERE
-def test_a_run_whose_worker_is_killed_leaves_nobody_and_the_next_one_enters_after_it(live: Live, name: str, where: str):
+def test_a_killed_run_worker_leaves_no_process_and_no_lock(live: Live, name: str, where: str):
     first = live.launch_leased("unguarded", name, where)
     step = live.enters(name, first)["pid"]
     live.dagster.until(lambda: live.noted(name, "ticks"), "it does not work")
@@ -37,7 +37,7 @@ def test_a_run_whose_worker_is_killed_leaves_nobody_and_the_next_one_enters_afte
 
 
 @WHERE
-def test_a_run_that_is_terminated_frees_its_lock_once_its_steps_are_gone(live: Live, name: str, where: str):
+def test_a_terminated_run_frees_its_lock_after_its_steps_ended(live: Live, name: str, where: str):
     run = live.launch_leased("unguarded", name, where)
     step = live.enters(name, run)["pid"]
     live.dagster.until(lambda: live.processes(name), "its process does not start")
@@ -52,7 +52,7 @@ def test_a_run_that_is_terminated_frees_its_lock_once_its_steps_are_gone(live: L
 
 
 @WHERE
-def test_a_run_that_waits_is_nothing_but_its_worker_and_is_canceled_while_it_waits(live: Live, name: str, where: str):
+def test_a_waiting_run_is_one_process_and_can_be_canceled(live: Live, name: str, where: str):
     lock = live.lock(name, ttl=60)
     with lock.hold() as lease:
         run = live.launch_leased("quick_unguarded", name, where)
@@ -69,9 +69,7 @@ def test_a_run_that_waits_is_nothing_but_its_worker_and_is_canceled_while_it_wai
 
 
 @WHERE
-def test_a_run_whose_lease_is_revoked_fails_with_the_loss_and_its_steps_are_gone_before_the_lock_is_free(
-    live: Live, name: str, where: str
-):
+def test_a_revoked_runs_steps_end_before_the_lock_is_free(live: Live, name: str, where: str):
     run = live.launch_leased("unguarded_retries", name, where)
     live.enters(name, run)
     live.dagster.until(lambda: live.processes(name), "its process does not start")

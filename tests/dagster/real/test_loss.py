@@ -13,9 +13,7 @@ BODIES = ["sync_body", "shell_body", "async_body", "pipes_body", "swallowing_bod
 @pytest.mark.parametrize(
     ("ops", "in_process"), [(BODIES, True), ([*BODIES, "busy_body"], False)], ids=["run worker", "step process"]
 )
-def test_bodies_whose_lease_is_revoked_fail_once_and_their_processes_are_gone_before_the_lock_is_free(
-    live: Live, name: str, ops: list[str], in_process: bool
-):
+def test_revoked_bodies_fail_once_before_the_lock_is_free(live: Live, name: str, ops: list[str], in_process: bool):
     # side by side: most of the time each of them waits for the next renewal
     named = {f"{name}-{op}": op for op in ops}
     runs = {own: live.launch(f"{op}_retries", own, in_process=in_process) for own, op in named.items()}
@@ -45,7 +43,7 @@ def test_bodies_whose_lease_is_revoked_fail_once_and_their_processes_are_gone_be
         assert own in told.message
 
 
-def test_a_step_that_keeps_the_interpreter_beyond_its_lease_fails_once_when_it_comes_back(live: Live, name: str):
+def test_a_step_that_blocks_the_interpreter_too_long_fails_once(live: Live, name: str):
     run = live.launch("silent_body_retries", name)
     live.enters(name, run)
     assert live.dagster.finished(run) == "FAILURE"
@@ -57,7 +55,7 @@ def test_a_step_that_keeps_the_interpreter_beyond_its_lease_fails_once_when_it_c
     assert live.noted(name, "cleans up", run)
 
 
-def test_an_asset_is_written_under_its_lock_and_fails_when_that_is_lost_meanwhile(live: Live):
+def test_an_asset_is_written_under_its_lock_and_fails_on_a_loss(live: Live):
     name = "slow_asset"
     run = live.dagster.launch(assets=[name], tags={"test/name": name})
     (writes,) = live.dagster.until(lambda: live.noted(name, "writes", run), "it is not written")

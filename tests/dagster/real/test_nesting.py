@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.dagster.real.conftest import Live
 
 
-def test_two_runs_that_hold_one_lock_each_and_ask_for_the_other_one_do_not_wait_for_ever(live: Live, name: str):
+def test_two_runs_in_a_deadlock_do_not_wait_forever(live: Live, name: str):
     keys = (f"{name}-a", f"{name}-b")
     runs = [
         live.launch("crossed_body", name, in_process=in_process, first=first, second=second)

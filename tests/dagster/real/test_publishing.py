@@ -25,7 +25,7 @@ HOMES = ROOT / "build" / "demo-dagster"
 COMMAND = [sys.executable, "-m", "examples.publishing", "demo-dagster"]
 
 
-def test_the_job_publishes_in_one_process_and_leaves_no_lock_behind(tmp_path: Path) -> None:
+def test_the_job_publishes_in_one_process_and_frees_the_lock(tmp_path: Path) -> None:
     def told(url: str, key: str) -> dict[str, str]:
         return {
             **os.environ,

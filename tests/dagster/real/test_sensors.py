@@ -21,7 +21,7 @@ def on(live: Live, sensor: str) -> Iterator[None]:
         live.dagster.turn_off(sensor)
 
 
-def test_the_gate_says_who_holds_the_lock_and_asks_for_a_run_when_it_is_free(live: Live):
+def test_the_gate_names_the_holder_and_requests_a_run_when_free(live: Live):
     with live.lock("gate", ttl=60, owner="somebody", purpose="publish APT").hold(), on(live, "gate"):
         tick = live.dagster.until(lambda: live.dagster.ticks("gate"), "the gate is not evaluated")[0]
         assert tick["status"] == "SKIPPED", tick
@@ -35,7 +35,7 @@ def test_the_gate_says_who_holds_the_lock_and_asks_for_a_run_when_it_is_free(liv
     assert len(live.dagster.runs(dagster__sensor_name="gate")) == 1
 
 
-def test_the_janitor_frees_what_a_killed_run_worker_held_before_its_lease_runs_out(live: Live, name: str):
+def test_the_janitor_frees_a_killed_run_workers_lock_early(live: Live, name: str):
     run = live.launch("ticking_body", name, in_process=True)
     live.enters(name, run)
     worker = live.dagster.run_worker(run)

@@ -9,7 +9,7 @@ from tests.servers.dagster import Dagster
 from tests.servers.marked import is_alive
 
 
-def test_a_job_without_a_lock_runs_in_a_run_worker_and_a_process_for_its_step(live: Live):
+def test_a_job_without_a_lock_runs_in_two_processes(live: Live):
     run = live.dagster.launch("undecorated")
     assert live.dagster.finished(run) == "SUCCESS", live.dagster.story(run)
     worker, step = live.dagster.run_worker(run), live.dagster.step_worker(run, "plain")

@@ -11,7 +11,7 @@ from tests.dagster.real.conftest import NAME, Live
 
 
 @pytest.mark.parametrize("in_process", [True, False], ids=["run worker", "step process"])
-def test_a_run_tells_that_it_waits_and_for_whom_and_then_what_it_got(live: Live, name: str, in_process: bool):
+def test_a_run_reports_its_wait_the_holder_and_the_grant(live: Live, name: str, in_process: bool):
     with live.lock(name, ttl=60, owner="somebody", purpose="publish APT").hold() as held:
         before = held.sequencer().token
         run = live.launch("quick", name, in_process=in_process)

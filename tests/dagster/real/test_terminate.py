@@ -22,9 +22,7 @@ def assert_given_back(lock: Lock) -> None:
 
 
 @EXECUTORS
-def test_runs_that_are_terminated_free_their_locks_once_their_processes_are_gone(
-    live: Live, name: str, in_process: bool
-):
+def test_terminated_runs_free_their_locks_after_their_processes(live: Live, name: str, in_process: bool):
     ops = {f"{name}-{op}": op for op in ("sync_body", "shell_body", "async_body", "pipes_body")}
     runs = {own: live.launch(op, own, in_process=in_process) for own, op in ops.items()}
     for own, run in runs.items():
@@ -40,7 +38,7 @@ def test_runs_that_are_terminated_free_their_locks_once_their_processes_are_gone
         assert len(live.noted(own, "enters", run)) == 1
 
 
-def test_a_run_that_is_terminated_by_force_frees_its_lock_once_its_processes_are_gone(live: Live, name: str):
+def test_a_force_terminated_run_frees_its_lock_at_the_end(live: Live, name: str):
     run = live.launch("shell_body", name)
     step = live.enters(name, run)["pid"]
     live.dagster.until(lambda: len(live.processes(name)) >= 2, "its processes do not start")
@@ -56,9 +54,7 @@ def test_a_run_that_is_terminated_by_force_frees_its_lock_once_its_processes_are
 
 
 @EXECUTORS
-def test_a_run_that_waits_is_canceled_while_it_waits_and_nobody_gets_the_lock_for_it(
-    live: Live, name: str, in_process: bool
-):
+def test_a_waiting_run_can_be_canceled_and_gets_no_lock(live: Live, name: str, in_process: bool):
     lock = live.lock(name, ttl=60)
     with lock.hold() as lease:
         run = live.launch("sync_body", name, in_process=in_process)

@@ -99,7 +99,7 @@ def ended(work: Any) -> Any:
 @pytest.mark.parametrize("limit", [None, 300], ids=["no-timeout", "timeout"])
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("decorator", [flow, task])
-def test_a_sleeping_body_is_aborted_in_time_never_timed_out_and_the_new_owner_left_alone(
+def test_a_sleeping_body_is_aborted_in_time_without_a_timeout(
     server: PrefectServer, url: str, thief: Thief, decorator: Any, is_async: bool, limit: int | None
 ):
     ended_at: list[float] = []
@@ -113,9 +113,7 @@ def test_a_sleeping_body_is_aborted_in_time_never_timed_out_and_the_new_owner_le
     assert ended_at[0] < thief.taken_at[0] + IN_TIME
 
 
-def test_a_time_out_that_comes_while_the_body_cleans_up_does_not_hide_the_loss(
-    server: PrefectServer, url: str, thief: Thief
-):
+def test_a_timeout_during_the_cleanup_does_not_hide_the_loss(server: PrefectServer, url: str, thief: Thief):
     @flow(timeout_seconds=4)
     @locked(url)
     def publish() -> None:
@@ -132,7 +130,7 @@ def test_a_time_out_that_comes_while_the_body_cleans_up_does_not_hide_the_loss(
     thief.end()
 
 
-def test_a_body_that_is_cancelled_as_it_loses_its_lease_stays_cancelled(server: PrefectServer, url: str, thief: Thief):
+def test_a_body_cancelled_during_its_loss_stays_cancelled(server: PrefectServer, url: str, thief: Thief):
     ended_at: list[float] = []
     work = flow(locked(url)(sleeper(thief, ended_at, is_async=True)))
 
@@ -151,7 +149,7 @@ def test_a_body_that_is_cancelled_as_it_loses_its_lease_stays_cancelled(server: 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("decorator", [flow, task])
-def test_retries_take_a_fresh_lease_with_a_higher_token_and_the_last_is_named(
+def test_retries_take_new_leases_and_the_last_loss_is_named(
     server: PrefectServer, url: str, decorator: Any, is_async: bool
 ):
     thief, tokens, hooked = Thief(url, times=3), list[int](), list[str]()
@@ -182,7 +180,7 @@ def test_retries_take_a_fresh_lease_with_a_higher_token_and_the_last_is_named(
         assert (run.state.name, run.state.is_failed(), run.run_count) == ("LeaseLost", True, 3)
 
 
-def test_a_task_that_is_called_directly_raises_and_its_flow_may_go_on(server: PrefectServer, url: str, thief: Thief):
+def test_a_directly_called_task_raises_and_its_flow_may_continue(server: PrefectServer, url: str, thief: Thief):
     work = task(locked(url)(sleeper(thief, [], is_async=False)))
 
     @flow
@@ -195,7 +193,7 @@ def test_a_task_that_is_called_directly_raises_and_its_flow_may_go_on(server: Pr
     thief.end()
 
 
-def test_a_thread_in_one_long_c_call_ends_after_it_and_its_late_write_is_refused_by_its_token(
+def test_a_thread_in_a_c_call_ends_late_and_its_write_is_refused(
     server: PrefectServer, url: str, thief: Thief, tmp_path: Path
 ):
     """The documented limit: C code that does not come back to the interpreter cannot be interrupted in any thread."""

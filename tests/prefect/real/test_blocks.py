@@ -120,9 +120,7 @@ def one_line(call: Callable[[], Any], kind: type[Exception] = ValueError) -> str
 # --- saved and found --------------------------------------------------------------------------------------------------
 
 
-def test_a_fresh_process_that_imports_nothing_of_ours_loads_it_by_name(
-    server: PrefectServer, url: str, tmp_path: Path
-) -> None:
+def test_a_fresh_process_loads_a_block_by_its_name(server: PrefectServer, url: str, tmp_path: Path) -> None:
     LocksteadLock(url=f"{url}#apt", ttl="5s").save("fresh", overwrite=True)
     program = (
         "from prefect.blocks.core import Block\n"
@@ -136,7 +134,7 @@ def test_a_fresh_process_that_imports_nothing_of_ours_loads_it_by_name(
     assert said.splitlines()[-1] == "prefect_lockstead.blocks LocksteadLock apt"
 
 
-def test_it_is_registered_under_its_name_before_anybody_saves_one(server: PrefectServer) -> None:
+def test_a_block_type_is_registered_before_any_block_is_saved(server: PrefectServer) -> None:
     program = "from prefect.plugins import load_prefect_collections; print(load_prefect_collections().keys())"
     said = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
     assert "prefect_lockstead" in said
@@ -222,9 +220,7 @@ def test_a_secret_is_shown_nowhere(server: PrefectServer) -> None:
 
 
 @pytest.mark.parametrize("said", ["redis://app:hunter2@127.0.0.1:1/0#apt", "postgresql://h/db?password=hunter2#apt"])
-def test_a_document_that_was_made_by_the_api_with_a_password_in_its_url_is_refused(
-    server: PrefectServer, url: str, said: str
-) -> None:
+def test_a_document_with_a_password_in_its_url_is_refused(server: PrefectServer, url: str, said: str) -> None:
     LocksteadLock(url=f"{url}#apt").save("in-clear", overwrite=True)
     address = f"{server.url}/block_types/slug/lockstead-lock/block_documents/name/in-clear"
     found = httpx.get(address, trust_env=False).json()
@@ -412,7 +408,7 @@ def test_a_missing_library_is_named_with_what_installs_it() -> None:
     )
 
 
-def test_where_prefect_gcp_is_missing_a_block_that_needs_it_says_so(server: PrefectServer, tmp_path: Path) -> None:
+def test_a_block_that_needs_prefect_gcp_says_so_without_it(server: PrefectServer, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         LocksteadLock(url="gs://bucket/locks/apt").save("needs-google", overwrite=True)
@@ -439,7 +435,7 @@ def test_where_prefect_gcp_is_missing_a_block_that_needs_it_says_so(server: Pref
 
 
 @pytest.mark.parametrize("kind", [LocksteadLock, LocksteadStore])
-def test_the_form_has_a_title_and_a_text_for_every_field_and_no_tabs(kind: type[Block]) -> None:
+def test_the_form_has_titles_and_descriptions_and_no_tabs(kind: type[Block]) -> None:
     schema = kind.model_json_schema()
     assert list(schema["properties"]) == FIELDS + (["gcp_credentials"] if HAS_GOOGLE else [])
     assert schema["required"] == ["url"]

@@ -90,7 +90,7 @@ def end_of(future: Any) -> str:
 
 
 @pytest.mark.parametrize("way", ["submit", "map"])
-def test_eight_submitted_children_stop_with_the_lease_and_the_queued_ones_never_begin(diary: Diary, way: str):
+def test_eight_children_stop_on_a_loss_and_queued_ones_too(diary: Diary, way: str):
     work = work_of(diary)
     states = []
 
@@ -120,7 +120,7 @@ def test_eight_submitted_children_stop_with_the_lease_and_the_queued_ones_never_
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_what_a_locked_flow_submits_stops_with_its_lease_and_the_queued_ones_never_begin(diary: Diary, is_async: bool):
+def test_children_of_a_locked_flow_stop_on_a_loss_of_its_lease(diary: Diary, is_async: bool):
     work = work_of(diary)
     futures: list[Any] = []
 
@@ -149,7 +149,7 @@ def test_what_a_locked_flow_submits_stops_with_its_lease_and_the_queued_ones_nev
     assert set(ends[4:]) <= {"LeaseLost", "cancelled"}
 
 
-def test_a_flow_that_lets_the_loss_pass_ends_without_waiting_for_the_queue(diary: Diary):
+def test_a_flow_that_ignores_the_loss_ends_without_its_queue(diary: Diary):
     work = work_of(diary)
 
     @flow(task_runner=ThreadPoolTaskRunner(max_workers=2))
@@ -296,7 +296,7 @@ def test_the_lease_is_the_current_one_in_its_children(diary: Diary):
     assert len(set(publish())) == 1
 
 
-def test_the_end_of_a_section_waits_for_who_has_begun_and_refuses_who_has_not(diary: Diary):
+def test_a_sections_end_waits_for_begun_children_only(diary: Diary):
     released_at = []
 
     @flow(task_runner=ThreadPoolTaskRunner(max_workers=1))
@@ -318,7 +318,7 @@ def test_the_end_of_a_section_waits_for_who_has_begun_and_refuses_who_has_not(di
     assert diary.begun == [0]
 
 
-def test_who_brings_a_ticket_is_not_refused_when_the_section_was_left(diary: Diary):
+def test_a_child_with_a_ticket_is_accepted_after_the_section(diary: Diary):
     @task
     def attach(ticket: lockstead.LeaseTicket) -> str:
         lease = lockstead.Lock(diary.url).attach(ticket)

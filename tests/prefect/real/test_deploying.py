@@ -81,7 +81,7 @@ def test_a_deployment_is_not_made_of_it_by_hand_either():
         RunnerDeployment.from_flow(module.works_named, "there")
 
 
-def test_what_a_script_binds_anew_is_refused_and_what_a_module_does_is_not(tmp_path: Path):
+def test_a_name_rebound_by_a_script_is_refused(tmp_path: Path):
     script = (
         "from prefect import flow\n"
         "from prefect_lockstead import locked\n"
@@ -114,9 +114,7 @@ def test_what_a_script_binds_anew_is_refused_and_what_a_module_does_is_not(tmp_p
         lambda: module.works_above.with_options(retries=1),
     ],
 )
-def test_what_a_worker_loads_of_a_deployment_that_was_made_has_its_lock(
-    made: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_worker_loads_a_deployed_flow_with_its_lock(made: Callable[[], Any], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(HERE)  # 3.1 deploys no file outside of the folder that it is in
     entrypoint = made().to_deployment("there").entrypoint
     file, _, name = entrypoint.rpartition(":")

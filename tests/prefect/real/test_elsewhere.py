@@ -70,9 +70,7 @@ def diary(tmp_path: Path) -> Diary:
 
 
 @pytest.mark.parametrize("kind", ["processes", "dask"])
-def test_children_elsewhere_stop_with_the_lease_and_the_queued_ones_never_begin(
-    diary: Diary, kind: str, caplog: pytest.LogCaptureFixture
-):
+def test_children_elsewhere_stop_and_queued_ones_never_begin(diary: Diary, kind: str, caplog: pytest.LogCaptureFixture):
     publish = flow(elsewhere.waiting, task_runner=runner_of(kind))
     taker = threading.Thread(target=diary.take_away)
     taker.start()

@@ -69,7 +69,7 @@ def slow(server: PrefectServer) -> Iterator[Slow]:
 
 
 @pytest.mark.parametrize("where", ["alone", "pooled"])
-def test_a_process_that_ends_has_written_its_artifact_and_says_nothing(
+def test_an_exiting_process_has_written_its_artifact_silently(
     server: PrefectServer, slow: Slow, tmp_path: Path, where: str
 ):
     if where == "pooled" and not hasattr(task_runners, "ProcessPoolTaskRunner"):

@@ -60,7 +60,7 @@ def inherits(url: str) -> tuple[float, int, lockstead.LeaseOutcome]:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "redis"])
-def test_who_waits_for_one_that_is_killed_comes_in_as_the_lease_ends_with_a_larger_token(
+def test_a_waiter_follows_a_killed_holder_with_a_larger_token(
     server: PrefectServer, worker: Worker, redis: RedisServer, url: str, tmp_path: Path, kind: str
 ):
     if kind == "redis":
@@ -82,7 +82,7 @@ def test_who_waits_for_one_that_is_killed_comes_in_as_the_lease_ends_with_a_larg
     until(lambda: run_of(server, run_id)["state_name"] == "Crashed", "the run did not crash")
 
 
-def test_who_is_cancelled_while_it_holds_frees_the_lock_within_a_second_of_the_bodys_end(
+def test_a_cancelled_holder_frees_the_lock_within_a_second(
     server: PrefectServer, url: str, tmp_path: Path, run_id: str
 ):
     until(lambda: noted(tmp_path), "the body did not begin")
@@ -95,9 +95,7 @@ def test_who_is_cancelled_while_it_holds_frees_the_lock_within_a_second_of_the_b
     until(lambda: run_of(server, run_id)["state_type"] == "CANCELLED", "the run was not cancelled")
 
 
-def test_who_is_cancelled_while_it_waits_never_runs_again_and_holds_nothing(
-    server: PrefectServer, worker: Worker, url: str, tmp_path: Path
-):
+def test_a_run_cancelled_while_it_waits_holds_nothing(server: PrefectServer, worker: Worker, url: str, tmp_path: Path):
     with held(url):
         settings = {"TEST_LOCK": url, "TEST_NOTES": str(tmp_path)}
         run_id = started_run(server, deployed(server, "kills", "works", settings))

@@ -101,7 +101,7 @@ def test_every_awaiting_promise_is_kept_by_all_three(manager: Any) -> None:
 # --- transactions ----------------------------------------------------------------------------------------------------
 
 
-def test_two_serializable_transactions_of_one_key_run_one_after_the_other(manager: Any, tmp_path: Path) -> None:
+def test_serializable_transactions_of_one_key_run_one_by_one(manager: Any, tmp_path: Path) -> None:
     store = store_of("", tmp_path / "results", manager)
     seen: list[str] = []
     inside = threading.Event()
@@ -135,9 +135,7 @@ def test_one_that_rolls_back_gives_its_lock_back(ours: LocksteadLockManager, tmp
     assert not ours.is_locked("failed")
 
 
-def test_a_child_that_committed_eagerly_is_committed_again_and_nobody_minds(
-    ours: LocksteadLockManager, tmp_path: Path
-) -> None:
+def test_an_eagerly_committed_child_may_be_committed_again(ours: LocksteadLockManager, tmp_path: Path) -> None:
     store = store_of("", tmp_path / "results", ours)
     with transaction(key="parent", store=store, isolation_level=SERIALIZABLE) as parent:
         eager = CommitMode.EAGER
@@ -150,7 +148,7 @@ def test_a_child_that_committed_eagerly_is_committed_again_and_nobody_minds(
     ours.release_lock("child", A)
 
 
-def test_a_transaction_whose_lock_went_to_another_is_not_committed(
+def test_a_transaction_that_lost_its_lock_is_not_committed(
     ours: LocksteadLockManager, url: str, tmp_path: Path
 ) -> None:
     store = store_of("", tmp_path / "results", ours)
@@ -164,7 +162,7 @@ def test_a_transaction_whose_lock_went_to_another_is_not_committed(
     ours.release_lock("lost", B)
 
 
-def test_h01_after_kill_9_inside_a_transaction_the_next_gets_in_once_the_ttl_is_over(url: str, tmp_path: Path) -> None:
+def test_h01_a_transaction_after_kill_9_starts_after_the_ttl(url: str, tmp_path: Path) -> None:
     program = Path(__file__).with_name("serializable.py")
     words = [*dies_with_us(), sys.executable, str(program), url, str(tmp_path / "results")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:

@@ -114,7 +114,7 @@ def test_the_lock_is_named_by_a_block(server: PrefectServer, url: str, is_async:
     assert "\n" not in str(refused.value)
 
 
-def test_tasks_that_are_submitted_and_mapped_take_their_own_locks(server: PrefectServer, url: str):
+def test_submitted_and_mapped_tasks_take_their_own_locks(server: PrefectServer, url: str):
     @locked(url)
     @task
     def part(dist: str) -> str:
@@ -128,7 +128,7 @@ def test_tasks_that_are_submitted_and_mapped_take_their_own_locks(server: Prefec
 
 
 @pytest.mark.parametrize("how", ["call", "submit"])
-def test_a_child_that_asks_for_its_parents_lock_is_refused_in_one_line(server: PrefectServer, url: str, how: str):
+def test_a_child_asking_for_its_parents_lock_is_refused(server: PrefectServer, url: str, how: str):
     @locked(url)
     @task
     def part(dist: str) -> None:

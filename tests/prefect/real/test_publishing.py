@@ -24,7 +24,7 @@ HOMES = ROOT / "build" / "demo-prefect"
 COMMAND = [sys.executable, "-m", "examples.publishing", "demo-prefect"]
 
 
-def test_the_flow_publishes_as_a_plain_call_and_leaves_no_lock_behind(server: PrefectServer, tmp_path: Path) -> None:
+def test_the_flow_publishes_as_a_plain_call_and_frees_the_lock(server: PrefectServer, tmp_path: Path) -> None:
     def given(url: str, key: str) -> dict[str, str]:
         return {
             **os.environ,

@@ -52,7 +52,7 @@ def noted(place: Path) -> list[list[str]]:
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("flow_name", ["works", "works_soon_awaiting"])
-def test_a_run_that_is_suspended_while_it_waits_works_once_after_it_was_resumed(
+def test_a_run_suspended_while_it_waits_works_once_when_resumed(
     server: PrefectServer, worker: Worker, url: str, tmp_path: Path, flow_name: str
 ):
     (tmp_path / "enough").touch()
@@ -71,7 +71,7 @@ def test_a_run_that_is_suspended_while_it_waits_works_once_after_it_was_resumed(
 
 
 @pytest.mark.timeout(1200)
-def test_a_run_that_is_suspended_while_it_holds_works_on_to_its_next_task_and_gives_the_lock_back(
+def test_a_suspended_holder_works_to_its_next_task_and_releases(
     server: PrefectServer, worker: Worker, url: str, tmp_path: Path
 ):
     settings = {"TEST_LOCK": url, "TEST_NOTES": str(tmp_path)}
@@ -96,9 +96,7 @@ def test_a_run_that_is_suspended_while_it_holds_works_on_to_its_next_task_and_gi
     assert int(second[3]) > int(first[3]), "what it did before the suspension was done under an earlier token"
 
 
-def test_a_run_that_is_paused_while_it_holds_keeps_the_lock_for_longer_than_a_lease_lives(
-    server: PrefectServer, tmp_path: Path
-):
+def test_a_paused_holder_keeps_the_lock_beyond_the_ttl(server: PrefectServer, tmp_path: Path):
     url = f"sqlite:///{tmp_path}/locks.db#apt?ttl=2s"
     tokens: list[int | None] = []
 

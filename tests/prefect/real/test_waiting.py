@@ -163,9 +163,7 @@ def is_asking(waiter_id: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_nobody_comes_later_into_the_line_for_showing_that_he_waits(
-    server: PrefectServer, tmp_path: Path, is_async: bool
-):
+def test_showing_the_wait_does_not_cost_a_place_in_the_queue(server: PrefectServer, tmp_path: Path, is_async: bool):
     prefect = Silent()
     in_line: list[bool] = []
 
@@ -211,9 +209,7 @@ def _task_runs(server: PrefectServer) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", ["flow", "async flow"])
-def test_who_is_cancelled_while_it_waits_holds_nothing_and_does_not_run_again(
-    server: PrefectServer, url: str, kind: str
-):
+def test_a_cancelled_wait_holds_nothing_and_does_not_run_again(server: PrefectServer, url: str, kind: str):
     seen: list[Any] = []
     name = f"cancelled-{kind.replace(' ', '-')}"
     run = working(kind, url, seen, name)
@@ -239,7 +235,7 @@ def test_who_is_cancelled_while_it_waits_holds_nothing_and_does_not_run_again(
 
 
 @pytest.mark.parametrize("kind", ["flow", "async flow"])
-def test_who_is_paused_while_it_waits_leaves_the_line_and_asks_again_when_it_is_resumed(
+def test_a_run_paused_while_it_waits_asks_again_when_resumed(
     server: PrefectServer, url: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(states_of, "LOOK_EVERY", 0.2)
@@ -272,7 +268,7 @@ def test_who_is_paused_while_it_waits_leaves_the_line_and_asks_again_when_it_is_
     assert states(server, runs(server, name)[0]["id"])[-1] == "Completed"
 
 
-def test_a_run_that_waits_while_it_holds_another_lock_is_warned_and_gives_up(
+def test_a_run_that_waits_while_holding_is_warned_and_gives_up(
     server: PrefectServer, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(nesting, "LIMIT", 1.0)
@@ -306,7 +302,7 @@ def test_a_grant_that_nobody_took_is_given_back(url: str):
     assert lockstead.Lock(url).inspect() is None
 
 
-def test_a_lease_of_another_thread_is_not_taken_for_a_grant_that_nobody_took(url: str):
+def test_a_lease_of_another_thread_is_not_taken_back(url: str):
     class EndsAtOnce(lockstead.Lock):
         def acquire(self, timeout: Any = None, *, reclaim: bool = False) -> lockstead.Lease:
             raise KeyboardInterrupt
@@ -352,7 +348,7 @@ def noted(place: Path) -> str:
 
 
 @pytest.mark.parametrize("flow_name", ["works", "works_awaiting"])
-def test_sigterm_while_holding_frees_the_lock_within_a_second_of_the_bodys_end(
+def test_sigterm_while_holding_frees_the_lock_within_a_second(
     server: PrefectServer, url: str, tmp_path: Path, flow_name: str
 ):
     settings = {"TEST_LOCK": url, "TEST_NOTES": str(tmp_path)}
