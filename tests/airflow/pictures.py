@@ -63,7 +63,7 @@ def waiting(browser: Browser) -> None:
     # the log is where the link leads
     browser.open("/dags/rebuild_index/runs/on-demand/tasks/publish.lock_acquire/details")
     browser.click("//a[. = 'Who holds the lock']")
-    browser.shows("Deferred", "waiting for 'airflow:publish_apt/nightly/publish', who holds 'apt'", "lock_release")
+    browser.shows("Deferred", "waiting for 'apt', held by 'airflow:publish_apt/nightly/publish'", "lock_release")
     browser.rests()
 
 

@@ -67,7 +67,7 @@ def test_dag_test_waits_inline_says_so_skips_the_keeper_and_ends(name: str, tmp_
     assert done.returncode == 0, done.stdout[-4000:]
     states = dict(line.split()[1:] for line in done.stdout.splitlines() if line.startswith("TASK "))
     assert states == dict.fromkeys(("acquire", "release", "work", "after"), "success") | {"keep": "skipped"}
-    assert "it waits in this process, for dag.test()" in done.stdout
+    assert "waiting in this process, because dag.test()" in done.stdout
     assert "RUN success" in done.stdout
     assert "works with token" in done.stdout
     assert lockstead.Lock(url).inspect() is None

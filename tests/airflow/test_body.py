@@ -138,7 +138,7 @@ def test_a_body_waits_for_a_live_upstream_body_only(bodies: Bodies):
     assert told.said["gave"]
     assert told.said["began_behind"] == ["first"]
     assert told.said["beside"] == "lived on"
-    assert "waiting for who works still, or was not seen to end: airflow:dag/run/first/-1/1" in told.log
+    assert "waiting for members that have not ended: airflow:dag/run/first/-1/1" in told.log
 
 
 def test_a_body_uses_the_acquired_lease_despite_its_own_template(bodies: Bodies):
@@ -189,7 +189,7 @@ def test_the_tasks_on_kill_is_called_once_on_a_loss(bodies: Bodies):
 def test_a_body_that_swallows_everything_exits_after_the_grace(bodies: Bodies):
     told = bodies("swallow+lost")
     assert told.code == 75
-    assert "leaving the process: it does not stop" in told.log
+    assert "exiting the process: its body does not stop" in told.log
 
 
 def test_a_body_with_a_killed_supervisor_ends_with_its_processes(

@@ -18,7 +18,7 @@ def test_the_first_minute_runs_as_printed(request: pytest.FixtureRequest, tmp_pa
     if NEWEST not in chosen(request.config):
         pytest.skip(f"the page shows what is for Airflow {NEWEST}")
     said = lived_through("airflow.md", tmp_path, Version(NEWEST).python.parent)
-    assert "who holds 'apt'" in said
+    assert "waiting for 'apt', held by" in said
     run_wrapper("airflow", tmp_path, Version(NEWEST).python.parent)
     copy = tmp_path / "copy"
     told = {"AIRFLOW__CORE__DAGS_FOLDER": str(copy), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}

@@ -68,7 +68,7 @@ def test_a_run_defers_until_the_lock_is_free_and_logs_the_holder(airflow: Airflo
     with lock.hold(timeout=30):
         run = airflow.trigger(dag_id)
         airflow.reaches(run, "acquire", "deferred")
-        airflow.until(lambda: "waiting for 'the test'" in said(airflow, run, "acquire"), "nobody says whom")
+        airflow.until(lambda: "held by 'the test'" in said(airflow, run, "acquire"), "nobody says whom")
         time.sleep(1)
         assert airflow.task(run, "work").state is None
     assert airflow.finished(run) == "success"

@@ -79,7 +79,7 @@ REFUSED = {
     "bad_labels": (GROUP.format("lock=URL, labels={'a': 1}"), "LockedTaskGroup 'g': labels must map text to text"),
     "bad_key": (GROUP.format("key='a\\nb'"), "LockedTaskGroup 'g': the key 'a\\nb' has control or unprintable"),
     "unknown_word": (GROUP.format("lock=URL, tll=300"), "LockedTaskGroup 'g': unknown argument 'tll'; known are "),
-    "template": (GROUP.format("lock='gs://b/{{ ds'"), "'g': lock='gs://b/{{ ds' is not a template that can be read"),
+    "template": (GROUP.format("lock='gs://b/{{ ds'"), "'g': lock='gs://b/{{ ds' is not a valid template"),
     "empty_group": (
         "    with LockedTaskGroup('g', lock=URL): pass\n",
         "'g': it has no task; put at least one into its",
@@ -102,7 +102,7 @@ REFUSED = {
     ),
     "entered_again": (
         GROUP.format("lock=URL") + "    with g: do('b')\n",
-        "LockedTaskGroup 'g': it was closed before",
+        "LockedTaskGroup 'g': it is closed",
     ),
     "added_within": (
         "    with LockedTaskGroup('g', lock=URL) as g:\n        with TaskGroup('i') as i: do('a')\n"
@@ -132,7 +132,7 @@ REFUSED = {
     "task_locked": ("    @task.locked(ttl=3)\n    def a(): ...\n", "name the lock: give lock="),
     "locked_template": (
         "    locked(lock='gs://b/{% x')(do('a'))\n",
-        "lock='gs://b/{% x' is not a template that can be read",
+        "lock='gs://b/{% x' is not a valid template",
     ),
     "lock_words_of_a_task": (
         "    with LockedTaskGroup('g', lock=URL, acquire_args={'timeout': '5m', 'ttl': 90}): do('a')\n",

@@ -495,7 +495,7 @@ def test_a_lease_that_ended_before_a_slot_was_free_is_reacquired(
 ) -> None:
     seen = scenes.seen(slotless)
     assert (seen["ended"], seen["blocker"]) == ("success", "success")
-    assert "ended before a worker slot was free; asking again" in seen["said"]
+    assert "ended before a worker slot was free; acquiring again" in seen["said"]
     [stay] = seen["stays"]
     assert stay.token > seen["granted"].token
     assert seen["free"]
@@ -514,7 +514,7 @@ def test_a_grant_is_released_if_its_task_fails_before_the_body(
 def test_a_task_marked_failed_during_its_grant_releases_it(scenes: Scenes) -> None:
     seen = scenes.seen(marked)
     # on a busy machine Airflow may have killed them before they were granted anything
-    print("said so:", ["this task was marked failed while it asked for its lock" in said for said in seen["said"]])
+    print("said so:", ["this task was marked failed while it was acquiring its lock" in said for said in seen["said"]])
     assert seen["free"] == [True, True]
     assert (seen["ended"], seen["stays"]) == ("failed", [])
 
@@ -574,7 +574,7 @@ def test_a_lease_whose_release_failed_for_good_is_kept_no_longer(scenes: Scenes)
     seen = scenes.seen(unreleased)
     # the work is done; that a teardown failed is not a failure of the run to Airflow
     assert seen["ended"] == "success"
-    assert "publish.lock_release is failed, so nobody gives it back" in seen["said"]
+    assert "publish.lock_release is failed, so the lease is not released" in seen["said"]
 
 
 @pytest.mark.usefixtures("newest")

@@ -74,7 +74,7 @@ def test_a_sensor_waits_while_the_lock_is_held_and_then_succeeds(scenes: Scenes)
     assert seen["early"] == {}
     assert seen["states"] == ENDED_EARLY | dict.fromkeys(WAITING, "success")
     for task_id in WAITING:
-        assert "waiting for 'the test', who holds 'section'" in seen["said"][task_id]
+        assert "waiting for 'section', held by 'the test'" in seen["said"][task_id]
         assert "being in the way" in seen["said"][task_id]
     assert "'section-free' is free" in seen["said"]["at_once"]
 
@@ -89,7 +89,7 @@ def test_a_sensor_that_times_out_names_the_holder_and_is_final(scenes: Scenes) -
     seen = scenes.seen(sensed)
     assert seen["ended"] == "failed"
     for task_id in ("gives_up", "gives_in"):
-        assert "still held after 3 s: waiting for 'the test'" in seen["said"][task_id]
+        assert "still held after 3 s: 'section' is held by 'the test'" in seen["said"][task_id]
 
 
 # --- being told -------------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ with DAG(DAG_ID, schedule=None, start_date=datetime(2024, 1, 1)):
 
     breaks(), tells(), works(), blind()
 """
-HOLDS = "'the test' holds 'section' since "
+HOLDS = "'section' is held by 'the test' since "
 
 
 def notified(stage: Stage) -> dict[str, Any]:
@@ -138,8 +138,8 @@ def test_a_notifier_says_who_holds_the_lock_when_a_task_ends(scenes: Scenes) -> 
     blind, tells, works = seen["told"]
     assert tells.startswith(f"notified.tells of the-run: {HOLDS}")
     assert "(purpose: being in the way), token " in tells
-    assert works == "works: nobody holds 'section-free' {}"
-    assert blind.startswith("notified.blind of the-run: nobody can tell who holds the lock: ")
+    assert works == "works: 'section-free' is free {}"
+    assert blind.startswith("notified.blind of the-run: the holder of the lock is unknown: ")
     assert "\n" not in "".join(seen["told"])
     assert f"notified.breaks of the-run: {HOLDS}" in seen["said"]["breaks"]
     assert "Traceback" not in seen["said"]["works"]
@@ -226,7 +226,7 @@ def refused(stage: Stage) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["dead", "dies"])
 def test_on_unclean_fail_fails_in_one_line_and_holds_nothing(scenes: Scenes, name: str) -> None:
     seen = scenes.seen(refused)
-    told = f"lockstead: {unclean(name)}repair what it left, then clear this task, or take the lock "
+    told = f"lockstead: {unclean(name)}repair what it left, then clear this task, or acquire and release "
     assert re.search(told, seen["said"][name])
     assert seen["held"] == []
     assert name not in seen["entered"]
@@ -262,7 +262,7 @@ def test_a_group_with_a_connections_key_waits_for_its_timeout(scenes: Scenes) ->
     assert state == "failed"
     assert tries <= 2  # as above
     assert seen["states"]["late.body"][0] == "upstream_failed"
-    assert "waiting for 'who is slow', who holds 'late'" in seen["said"]["late"]
+    assert "waiting for 'late', held by 'who is slow'" in seen["said"]["late"]
     assert "acquired 'late' with token " not in seen["said"]["late"]
     # once it is free, that very lock is taken and given back
     assert "acquired 'late' with token " in seen["said_at_last"]

@@ -98,8 +98,8 @@ def test_the_demo_on_airflow_shows_what_it_claims(version: Version, tmp_path: Pa
     claims = (
         f"Airflow {version.full} runs",
         "killed: SIGKILL to process",
-        "waiting for who works still, or was not seen to end: airflow:publish_tools/tools/apt.build/1",
-        "waiting for 'airflow:publish_tools/tools/apt'",
+        "waiting for members that have not ended: airflow:publish_tools/tools/apt.build/1",
+        "waiting for 'apt', held by 'airflow:publish_tools/tools/apt'",
         "the killed task was tried 2 times, under one and the same lease",
         "cleared away",
         "Verdict: nothing lost",

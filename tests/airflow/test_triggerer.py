@@ -139,10 +139,10 @@ def test_whoever_waits_without_a_triggerer_says_so_in_one_line(airflow: Airflow,
         keeper = said_by(airflow, keeps, "section.lock_keep")
     finally:
         triggerer.start()
-    assert f"{LINE}, or take deferrable=False" in acquires
-    assert f"{LINE}, or take deferrable=False" in looks
+    assert f"{LINE}, or set deferrable=False" in acquires
+    assert f"{LINE}, or set deferrable=False" in looks
     assert LINE in has_one
-    assert f"{LINE}, and nobody keeps the lease meanwhile" in keeper
+    assert f"{LINE}, and nothing renews the lease meanwhile" in keeper
     for lease in leases:
         lease.release()
     assert [airflow.finished(run) for run in (there, missed, keeps)] == ["success"] * 3

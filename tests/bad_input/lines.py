@@ -30,9 +30,9 @@ SHARED = (
 AIRFLOW = {
     "lease lost: key …, holder …, token …, reason …: …",
     "… has acquired nothing in this run: clear it together with this task",
-    "after … s … still works under the lease of … on …: not working beside it",
-    "ttl is … s; with a keeper it must be at least … s, for when a triggerer dies its triggers come back only after "
-    "about 30 s; take a longer ttl, or keeper=False ([lockstead] keeper_ttl_min in Airflow's settings)",
+    "after … s … still works under the lease of … on …: not starting beside it",
+    "ttl is … s; with a keeper it must be at least … s, because the triggers of a triggerer that dies run again only "
+    "after about 30 s; take a longer ttl, or keeper=False ([lockstead] keeper_ttl_min in Airflow's settings)",
     "a memory: lock lives in one process and cannot be handed over: every task is a process of its own; take sqlite: "
     "on one machine, or another store",
     "… where the lock is named, not here",

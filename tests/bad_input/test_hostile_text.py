@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import lockstead
-from airflow_lockstead import grants
 from lockstead import Client, LeaseOutcome, NotAcquired
 from lockstead.cli.format import details, entry_row, facts, headline, lock_row
 from lockstead.protocol.commands import Create
@@ -35,7 +34,6 @@ def client_with(*records: tuple[Name, dict[str, str]]) -> Client:
 def everything_said(held: Any) -> list[str]:
     """Return every line that any part of the project makes of who holds a lock."""
     return [
-        grants.waiting("apt", held),
         waiting_for("apt", held),
         is_held("apt", held),
         headline("apt", held, 1e9),

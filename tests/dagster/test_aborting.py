@@ -103,7 +103,7 @@ def test_an_outer_body_cannot_stop_the_inner_ones_interrupt(place: Place, instan
 
     with Beside(finish):
         result = in_process(job_with(nests, {"lock": LockResource(store=place.url)}), instance=instance)
-    assert "is over: CANCELED" in metadata_of(failure_of(result, "nests"))["lockstead/reason"]
+    assert "has ended: CANCELED" in metadata_of(failure_of(result, "nests"))["lockstead/reason"]
     assert not place.has("went on")
     assert place.is_free()
     assert place.is_free("inner")

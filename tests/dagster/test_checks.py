@@ -83,7 +83,7 @@ def test_what_the_last_holder_wrote_is_passed(world: World, by_key: bool):
     world.write(whole, key="apt", token=world.token())
     assert world.check(whole, target=whole.key if by_key else None) == (
         True,
-        "written by the last one who held the lock",
+        "written by the last holder of the lock",
     )
 
 
@@ -95,11 +95,11 @@ def test_a_key_may_be_worked_out(world: World):
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ({}, "names no key of a lock"),
-        ({"key": "apt"}, "names no fencing token"),
-        ({"token": 7}, "names no key of a lock"),
-        ({"key": "apt", "token": "7"}, "names no fencing token"),
-        ({"key": "apt", "token": True}, "names no fencing token"),
+        ({}, "has no lock key"),
+        ({"key": "apt"}, "has no fencing token"),
+        ({"token": 7}, "has no lock key"),
+        ({"key": "apt", "token": "7"}, "has no fencing token"),
+        ({"key": "apt", "token": True}, "has no fencing token"),
         ({"key": "rpm", "token": 7}, "was written under 'rpm', not 'apt'"),
     ],
 )

@@ -82,7 +82,7 @@ def test_the_check_that_it_gives_is_executed(tmp_path: Path, monkeypatch: pytest
     result = job.execute_in_process()
     (check,) = result.get_asset_check_evaluations()
     assert check.description is not None
-    assert "names no key of a lock" in check.description
+    assert "has no lock key" in check.description
 
 
 def test_secrets_are_named_by_the_variable_that_holds_them():

@@ -48,12 +48,12 @@ def failure(executor: dg.ExecutorDefinition, resources: dict[str, object]) -> st
 def test_a_resource_that_is_not_there_is_said_in_one_line() -> None:
     said = failure(leased(dg.in_process_executor, key="k", resource="locks"), {})
     assert "\n" not in said
-    assert said.startswith("leased() wants the resource 'locks', and the job 'made' has none of that name")
+    assert said.startswith("leased() needs the resource 'locks', which the job 'made' does not have")
 
 
 def test_a_resource_of_another_kind_is_said_in_one_line() -> None:
     said = failure(leased(dg.in_process_executor, key="k"), {"lock": dg.ResourceDefinition.hardcoded_resource(1)})
-    assert said == "leased() wants a LockResource as the resource 'lock', not int"
+    assert said == "the resource 'lock' must be a LockResource, and is int"
 
 
 def test_a_key_that_cannot_be_worked_out_is_said_in_one_line(place: Place) -> None:

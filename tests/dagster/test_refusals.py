@@ -50,7 +50,7 @@ NOT_FOR: dict[str, tuple[Callable[[Any], object], str]] = {
 def test_locked_is_refused_above_a_decorator_and_accepted_below(name: str, function: Any) -> None:
     decorate = STANDS_UNDER[name]
     assert line_of(lambda: locked("k")(decorate(function)), TypeError) == (
-        f"put @locked under {name}, next to the function: it stands above it"
+        f"put @locked below {name}, directly above the function"
     )
     decorate(locked("k")(function))
 
@@ -108,13 +108,13 @@ def test_an_op_that_is_declared_within_a_graph_may_have_a_lock(place: Place) -> 
         (lambda: locked(lambda: None), TypeError, "must take the context alone"),
         (lambda: locked(5), TypeError, "the key must be text, or a callable of the context, not int"),
         (lambda: locked(""), ValueError, "the key is empty"),
-        (lambda: locked("apt-{dist"), ValueError, "key='apt-{dist' is not a template that can be read"),
+        (lambda: locked("apt-{dist"), ValueError, "key='apt-{dist' is not a valid template"),
         (
             lambda: locked("apt-{}"),
             ValueError,
             "key='apt-{}': {} names nothing; write {name}",
         ),
-        (lambda: locked("k", purpose="{"), ValueError, "purpose='{' is not a template that can be read"),
+        (lambda: locked("k", purpose="{"), ValueError, "purpose='{' is not a valid template"),
         (lambda: locked("a\nb"), ValueError, "control or unprintable"),
         (lambda: locked("sqlite:///t.db#apt-{dist}"), ValueError, "the key is a name such as 'apt-dist', not the URL"),
         (lambda: locked("gs://bucket/locks#apt"), ValueError, "the key is a name such as 'apt', not the URL of a lock"),
@@ -156,7 +156,7 @@ def test_without_a_key_it_says_what_it_wants() -> None:
 
     assert "a key comes first, as in @locked('apt')" in line_of(lambda: locked(one), TypeError)
     for decorator in (dg.op, dg.asset):
-        assert "@locked names a lock first" in line_of(lambda decorator=decorator: decorator(locked(two)), TypeError)
+        assert "@locked needs a key" in line_of(lambda decorator=decorator: decorator(locked(two)), TypeError)
 
 
 def test_a_parameter_that_shadows_the_resource_is_refused() -> None:
@@ -182,8 +182,8 @@ def raises(context: object) -> str:
     ("key", "said"),
     [
         (raises, "the lock's key 'raises' raised KeyError: 'no such tag'"),
-        (lambda context: "", "the lock's key '<lambda>' gave an empty text"),
-        (lambda context: None, "the lock's key '<lambda>' gave NoneType, and text is wanted"),
+        (lambda context: "", "the lock's key '<lambda>' returned an empty text"),
+        (lambda context: None, "the lock's key '<lambda>' returned NoneType, not text"),
         (lambda context: "a\0b", "control or unprintable"),
     ],
     ids=["raises", "empty", "none", "control"],

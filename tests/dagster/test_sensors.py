@@ -138,7 +138,7 @@ def test_an_expired_lease_opens_the_gate(world: World):
 def test_a_run_that_was_asked_for_is_under_way_until_it_ends(world: World):
     gate = lock_free_sensor("gate", key="apt", target=publish)
     run = world.run(dagster__sensor_name="gate")
-    assert f"run {run} is under way" in world.skipped(gate)
+    assert f"run {run}, which will acquire it, has not ended" in world.skipped(gate)
     assert world.evaluate(lock_free_sensor("other", key="apt", target=publish)).run_requests
     over = world.instance.get_run_by_id(run)
     assert over is not None
@@ -230,9 +230,9 @@ def test_what_is_no_business_of_the_janitors_is_left_alone(world: World):
         "foreign": f"airflow:{world.run(is_over=True)}",
     }
     leases = [world.locks.lock(key, ttl=60, owner=owner).acquire() for key, owner in owners.items()]
-    assert world.skipped(stale_lock_sensor(grace=0)) == "2 locks are held by runs, none of one that has ended"
+    assert world.skipped(stale_lock_sensor(grace=0)) == "2 locks are held by runs, none of which has ended"
     recent = world.locks.lock("recent", ttl=60, owner=names.run_owner(world.run(is_over=True))).acquire()
-    assert world.skipped(stale_lock_sensor(grace=60)) == "3 locks are held by runs, none of one that has ended"
+    assert world.skipped(stale_lock_sensor(grace=60)) == "3 locks are held by runs, none of which has ended"
     assert all(one.revoked_by is None for one in world.locks.list())
     for lease in (*leases, recent):
         lease.release()

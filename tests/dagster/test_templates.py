@@ -152,7 +152,7 @@ def test_a_run_of_a_range_is_told_how_its_partitions_are_locked(place: Place) ->
     tags = {"dagster/asset_partition_range_start": "contrib", "dagster/asset_partition_range_end": "main"}
     result = dg.materialize([part], resources={"lock": LockResource(store=place.url)}, tags=tags, raise_on_error=False)
     failed = failure_of(result, "part")
-    assert "this run has a range of partitions: take a lock for each" in failed.user_failure_data.description
+    assert "this run has a range of partitions: acquire a lock for each" in failed.user_failure_data.description
 
 
 def test_a_leased_run_has_a_key_of_its_own_values(place: Place, instance: dg.DagsterInstance) -> None:

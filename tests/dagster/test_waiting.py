@@ -183,7 +183,7 @@ def test_a_step_whose_run_is_over_ends_and_gives_the_lock_back(place: Place, ins
         result = in_process(bodies.job_of(bodies.sleeps), instance=instance)
     assert not result.success
     (failed,) = [event for event in result.all_events if event.is_step_failure]
-    assert "is over: CANCELED" in failed.step_failure_data.user_failure_data.metadata["lockstead/reason"].value
+    assert "has ended: CANCELED" in failed.step_failure_data.user_failure_data.metadata["lockstead/reason"].value
     assert place.count("finally") == 1
     assert place.lock().inspect() is None
 

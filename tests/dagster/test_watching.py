@@ -64,7 +64,7 @@ def test_each_watch_is_notified_once_of_a_canceled_run(store: dg.DagsterInstance
     assert first == second == []
     store.report_run_canceled(store.get_run_by_id(run_id))
     until(lambda: first and second, "both are told")
-    assert first == second == [f"the run {run_id} is over: CANCELED"]
+    assert first == second == [f"the run {run_id} has ended: CANCELED"]
     one.stop()
     two.stop()
 
@@ -76,7 +76,7 @@ def test_a_run_that_is_deleted_is_over(store: dg.DagsterInstance) -> None:
     watch.start()
     store.delete_run(run_id)
     until(lambda: told, "it is told")
-    assert told == [f"the run {run_id} is not known any more"]
+    assert told == [f"the run {run_id} no longer exists"]
     watch.stop()
 
 

@@ -124,12 +124,12 @@ def test_a_holder_too_many_is_found_out() -> None:
 @pytest.mark.parametrize(
     ("said", "owner"),
     [
-        ("waiting for 'airflow:publish_tools/airflow/apt/-1', who holds 'apt' since 12:00:00 UTC, token 3", "airflow"),
+        ("waiting for 'apt', held by 'airflow:publish_tools/airflow/apt/-1' since 12:00:00 UTC, token 3", "airflow"),
         ("waiting for 'apt', held by 'prefect:publish-under-lock/prefect-apt/0e1b' for 8 s", "prefect"),
         ("waiting: 'apt' is held by 'dagster:0c1f:apt.publish_apt:0' (purpose: publish apt packages)", "dagster"),
         ("waiting for 'apt', held by 'shell:host/12' for 8.02 s", "shell"),
         ("waiting for 'apt'", ""),
-        ("waiting for who works still, or was not seen to end: airflow:publish_tools/airflow/yum.build/-1/1", ""),
+        ("waiting for members that have not ended: airflow:publish_tools/airflow/yum.build/-1/1", ""),
     ],
 )
 def test_the_words_of_each_say_for_whom_it_waits(said: str, owner: str) -> None:

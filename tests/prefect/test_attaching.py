@@ -117,8 +117,8 @@ def test_work_does_not_begin_under_a_lease_that_is_gone(lock: lockstead.Lock):
         (attached, "a ticket, or parameter="),
         (lambda: attached("x", parameter="ticket"), "a ticket, or parameter="),
         (lambda: attached(parameter="ticket", block="prod", url="sqlite:///x#apt"), "a block, or a URL and a client"),
-        (lambda: attached(parameter="ticket"), "say where the lock is, by store=, block= or url="),
-        (lambda: attached(parameter="ticket", client=object()), "say where the lock is, by store=, block= or url="),
+        (lambda: attached(parameter="ticket"), "name the lock's store by store=, block= or url="),
+        (lambda: attached(parameter="ticket", client=object()), "name the lock's store by store=, block= or url="),
         (lambda: attached(parameter="ticket", store="prod", client=object()), "'prod' brings its own client"),
         (lambda: attached(parameter="ticket", store=MEMORY, url="sqlite:///x#apt"), "store= or url=, and not both"),
         (

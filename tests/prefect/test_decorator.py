@@ -418,7 +418,7 @@ def test_what_is_no_work_is_refused(target: Any):
 
 
 def test_without_a_lock_it_says_how_to_name_one():
-    with pytest.raises(TypeError, match="@locked names a lock first"):
+    with pytest.raises(TypeError, match="@locked needs a lock"):
         locked(lambda: None)  # type: ignore[arg-type]
 
 

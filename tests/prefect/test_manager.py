@@ -309,7 +309,7 @@ def test_any_key_and_any_holder_will_do(manager: LocksteadLockManager) -> None:
 def test_a_store_that_cannot_be_is_refused_at_once(store: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         LocksteadLockManager(store)
-    with pytest.raises(TypeError, match="store is a URL, a LocksteadStore or the name of one, not int"):
+    with pytest.raises(TypeError, match="store must be a URL, a LocksteadStore or the name of one, not int"):
         LocksteadLockManager(5)  # type: ignore[arg-type]  # what is refused
     with pytest.raises(ValueError, match=r"ttl is 0.5 s; it must be at least 1 s"):
         LocksteadLockManager("memory:x", ttl=0.5)
@@ -323,7 +323,7 @@ def test_once_closed_it_says_so_and_leaves_nothing_open(url: str, tmp_path: Path
     manager.close()
     manager.close()
     for ask in (manager.is_locked, manager.wait_for_lock, lambda key: manager.acquire_lock(key, A)):
-        with pytest.raises(lockstead.StoreRefused, match="the lock manager was closed: make another one"):
+        with pytest.raises(lockstead.StoreRefused, match="the lock manager is closed: create another one"):
             ask("key")
     gc.collect()
     open_files = [str(found.readlink()) for found in Path("/proc/self/fd").iterdir() if found.is_symlink()]

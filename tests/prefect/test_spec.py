@@ -70,7 +70,7 @@ def test_only_what_was_given_overrides_the_url():
         ({"block": "prod", "timeout": -1}, "timeout must be a finite, non-negative duration"),
         ({"block": "prod", "on_unclean": "ignore"}, "on_unclean must be 'warn' or 'fail', not 'ignore'"),
         ({"block": "prod", "waiting": "elsewhere"}, "waiting must be 'in_process' or 'reschedule'"),
-        ({"lock": "memory:x#{dist"}, "not a template that can be read"),
+        ({"lock": "memory:x#{dist"}, "not a valid template"),
         ({"lock": "memory:x#{}"}, "{} names nothing"),
         ({"lock": "memory:x#{0}"}, "{0} names nothing"),
         ({"lock": "memory:x#{a:{b}}"}, "may be no template itself"),

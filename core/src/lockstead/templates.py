@@ -119,7 +119,7 @@ def _pieces(what: str, template: str) -> Iterator[tuple[str, str, str, str, str 
     try:
         pieces = list(_FORMATTER.parse(template))
     except ValueError as error:
-        raise ValueError(f"{what}={template!r} is not a template that can be read: {error}") from None
+        raise ValueError(f"{what}={template!r} is not a valid template: {error}") from None
     for literal, field, spec, conversion in pieces:
         if field is None:
             yield literal, "", "", "", None

@@ -54,7 +54,7 @@ def test_an_asset_names_its_token_and_the_check_passes(live: Live):
     (written,) = live.dagster.events(run, "ASSET_MATERIALIZATION")
     assert written.said["lockstead/key"] == "repository"
     assert int(written.said["lockstead/token"]) > 0
-    assert checked(live, run) == (True, "written by the last one who held the lock")
+    assert checked(live, run) == (True, "written by the last holder of the lock")
 
 
 def test_the_check_fails_when_a_later_holder_was_broken(live: Live):

@@ -82,7 +82,7 @@ def test_children_elsewhere_stop_and_queued_ones_never_begin(diary: Diary, kind:
     assert os.getpid() not in {pid for _part, _at, pid in began}
     assert max(at for _part, at, _pid in diary.entries("wrote")) < diary.taken_at[0] + LIMIT
     assert [part for part, _at, _pid in diary.entries("lost")] == [0, 1, 2, 3]
-    assert sum("does not reach what is submitted to" in one.getMessage() for one in caplog.records) == 1
+    assert sum("does not cover tasks submitted to" in one.getMessage() for one in caplog.records) == 1
 
 
 @pytest.mark.parametrize("kind", ["processes", "dask"])

@@ -61,7 +61,7 @@ def test_a_run_of_no_deployment_is_refused(server: PrefectServer, url: str):
     def undeployed() -> None:
         raise AssertionError("the body ran")
 
-    with pytest.raises(ValueError, match="'reschedule' needs a run of a deployment: nobody would start this run"):
+    with pytest.raises(ValueError, match="'reschedule' needs a run of a deployment: nothing would start this run"):
         undeployed()
 
 

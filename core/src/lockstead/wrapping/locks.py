@@ -7,11 +7,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from lockstead.values import Name
+from lockstead.values import LeaseTicket, Name
 
 if TYPE_CHECKING:
     from lockstead.aio_lock import AsyncLock
     from lockstead.lock import Lock
+    from lockstead.views import LockInfo
 
 L = TypeVar("L", "Lock", "AsyncLock")
 
@@ -20,6 +21,11 @@ def store_of(lock: Lock | AsyncLock) -> str:
     """Return the URL of a lock's store, without credentials. Opens the store; raises StoreRefused if that fails."""
     url: str = lock._open_now().store.url
     return url
+
+
+def ticket_of(lock: Lock | AsyncLock, held: LockInfo) -> LeaseTicket:
+    """Return the ticket of the lease that a lock's holder has. Opens the store, as `store_of`."""
+    return LeaseTicket(store_of(lock), held.key, held.holder, held.incarnation, held.ttl or 0.0)
 
 
 def labelled(lock: L, labels: Mapping[str, str]) -> L:

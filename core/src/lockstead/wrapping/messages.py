@@ -32,9 +32,14 @@ def waiting_for(key: str, held: LockInfo | None) -> str:
 def repair_first(found: Unclean) -> str:
     """Return a sentence that says why a run is refused after an unclean end, and what to do."""
     return (
-        f"{found}: repair what it left, then take the lock {found.key!r} and give it back once "
+        f"{found}: repair what it left, then acquire and release {found.key!r} once "
         "('lockstead run LOCK -- true'); until then on_unclean='fail' refuses every run"
     )
+
+
+def may_need_repair(found: object) -> str:
+    """Return a sentence that warns of an unclean end; found: an `Unclean`, or its text."""
+    return f"{found}: what it left may need repair"
 
 
 def _by(held: LockInfo | None) -> str:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from lockstead.values import Duration, seconds
+
+if TYPE_CHECKING:
+    from lockstead.aio_lock import AsyncLock
+    from lockstead.lock import Lock
+
+L = TypeVar("L", "Lock", "AsyncLock")
 
 OnUnclean = Literal["warn", "fail"]
 
@@ -35,6 +41,12 @@ class LockSpecBase:
         for name in DURATIONS:
             given = getattr(self, name)
             object.__setattr__(self, name, None if given is None else seconds(given, name))
+
+    def checked(self, lock: L) -> L:
+        """Return the lock; for on_unclean="fail", raise ValueError if its store cannot detect unclean ends."""
+        if self.on_unclean == "fail":
+            lock.require_unclean_detection()
+        return lock
 
     @property
     def timeout_seconds(self) -> float | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import lockstead
@@ -17,7 +16,8 @@ from airflow_lockstead.grants import Grant
 from airflow_lockstead.names import Attempt
 from airflow_lockstead.spec import LockSpec
 from lockstead.values import LeaseTicket
-from lockstead.wrapping.acquiring import look, token_of, unclean_before
+from lockstead.wrapping.acquiring import give_back, look, token_of, unclean_before
+from lockstead.wrapping.messages import may_need_repair, waiting_for
 
 if TYPE_CHECKING:
     from lockstead import LockInfo
@@ -61,13 +61,13 @@ def at_once(spec: LockSpec, owner: str, log: Log, me: Attempt | None = None) -> 
     A task that defers and is resumed almost at once may be failed by the executor, which considers it lost; without
     retries that is final. So a task that need not wait does not defer, and also starts its work seconds earlier.
     """
-    lock = _asked(spec, owner)
+    lock = spec.checked(connection.lock(spec, owner))
     # the record of an earlier try of this task may say that the lease before it ended unclean
     earlier = look(lock, log) if spec.on_unclean == "fail" else None
     try:
         lease = lock.try_acquire(reclaim=True)
     except (lockstead.StoreUnavailable, lockstead.OutcomeUnknown) as error:
-        log.info("not taken at once: %s", error)
+        log.info("not acquired at once: %s", error)
         return None
     if lease is None:
         return None
@@ -80,10 +80,10 @@ def inline(spec: LockSpec, owner: str, log: Log, why: str = INLINE_DEFAULT, me: 
     me: as in `at_once`.
     """
     began_at = time.time()
-    lock = _asked(spec, owner)
+    lock = spec.checked(connection.lock(spec, owner))
     held = look(lock, log)
     if held is not None and held.owner != owner:
-        log.info("%s; it waits in this process, for %s", grants.waiting(lock.key, held), why)
+        log.info("%s; waiting in this process, because %s", waiting_for(lock.key, held), why)
     try:
         lease = lock.acquire(spec.timeout, reclaim=True)
     except lockstead.NotAcquired as error:
@@ -107,8 +107,7 @@ def _handed_on(
             _refuse_if_ended(me, log)
         return grants.granted(lease.detach(), token, waited, grants.unclean_of(before, owner, earlier))
     except BaseException:
-        with suppress(lockstead.StoreError):
-            lease.release(unused=True)
+        give_back(lease, log)
         raise
 
 
@@ -120,18 +119,10 @@ def _refuse_if_ended(me: Attempt, log: Log) -> None:
     try:
         state = compat.state_now(**me.place)
     except Exception as error:  # noqa: BLE001 - an error of Airflow must not make the task give up its lock
-        log.info("could not see how this task stands: %s", error)
+        log.info("could not read the state of this task: %s", error)
         return
     if state in unbegun.ENDED:
-        raise compat.AirflowFailException(f"lockstead: this task was marked {state} while it asked for its lock")
-
-
-def _asked(spec: LockSpec, owner: str) -> lockstead.Lock:
-    """Return the lock to acquire; for on_unclean="fail", raise ValueError if its store cannot detect unclean ends."""
-    lock = connection.lock(spec, owner)
-    if spec.on_unclean == "fail":
-        lock.require_unclean_detection()
-    return lock
+        raise compat.AirflowFailException(f"lockstead: this task was marked {state} while it was acquiring its lock")
 
 
 def told(event: Mapping[str, Any]) -> Grant:
@@ -152,9 +143,9 @@ def is_still_held(spec: LockSpec, owner: str, grant: Grant, log: Log) -> bool:
     try:
         left = connection.lock(spec, owner).renew(grant.ticket)
     except lockstead.LeaseLost as lost:
-        log.warning("the lease was granted, and ended before a worker slot was free; asking again (%s)", lost)
+        log.warning("the granted lease ended before a worker slot was free; acquiring again (%s)", lost)
         return False
-    log.info("%s; it lives for %.0f s from now on", grant, left)
+    log.info("%s; the lease lasts for %.0f s from now on", grant, left)
     return True
 
 
@@ -167,7 +158,7 @@ def judge(spec: LockSpec, owner: str, grant: Grant, log: Log) -> None:
     if grant.unclean is None:
         return
     if spec.on_unclean == "warn":
-        log.warning("%s: what it left may need repair", grant.unclean)
+        log.warning("%s", may_need_repair(grant.unclean))
         return
     lock, ticket = connection.lock(spec, owner), LeaseTicket.parse(grant.ticket)
     left = ""
@@ -176,6 +167,6 @@ def judge(spec: LockSpec, owner: str, grant: Grant, log: Log) -> None:
     except Exception as error:  # noqa: BLE001 - the task fails in any case, with the reason in its message
         left = f"; the lock is left to expire ({error})"
     raise compat.AirflowFailException(
-        f"lockstead: {grant.unclean}: repair what it left, then clear this task, or take the lock {grant.key!r} and "
-        f"give it back once ('lockstead run LOCK -- true'); until then on_unclean='fail' refuses every other run{left}"
+        f"lockstead: {grant.unclean}: repair what it left, then clear this task, or acquire and release {grant.key!r} "
+        f"once ('lockstead run LOCK -- true'); until then on_unclean='fail' refuses every other run{left}"
     )

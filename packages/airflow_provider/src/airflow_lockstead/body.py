@@ -22,6 +22,7 @@ from airflow_lockstead.outcomes import Becomes, Kind, Leaving, becomes, leaving
 from airflow_lockstead.spec import LockSpec, Section
 from airflow_lockstead.watchdog import Limits, Watchdog
 from lockstead.wrapping.acquiring import token_of
+from lockstead.wrapping.leaving import call_within
 
 if TYPE_CHECKING:
     from lockstead import Lease, Lock, Sequencer
@@ -157,7 +158,7 @@ def _own_grant(visit: _Visit, granted: Mapping[str, Any] | None) -> Grant:
         else:
             taken = acquiring.at_once(visit.spec, visit.acquirer, log, visit.me)
             if taken is None:
-                log.info("asking for the lock in the triggerer, as %r", visit.acquirer)
+                log.info("deferring: the triggerer waits for the lock, as %r", visit.acquirer)
                 raise acquiring.deferral(visit.spec, visit.acquirer, visit.me, GRANTED, log, hands_on=False)
             grant = taken
     else:
@@ -192,7 +193,7 @@ def _joined(visit: _Visit, grant: Grant) -> Lease:
         lease = lock.attach(grant.ticket)
     except lockstead.LeaseLost as lost:
         if visit.spec.on_stale_lease == "reacquire":
-            log.warning("%s; acquiring the lock anew for this task alone, in its worker slot", lost)
+            log.warning("%s; acquiring the lock again for this task alone, in its worker slot", lost)
             return _anew(visit, lock)
         raise errors.LeaseLost(
             grant.key,
@@ -200,7 +201,7 @@ def _joined(visit: _Visit, grant: Grant) -> Lease:
             grant.token,
             lost.reason,
             f"it was gone before this task began ({lost}); clear the task that acquires it together with this one, "
-            "or say on_stale_lease='reacquire'",
+            "or set on_stale_lease='reacquire'",
         ) from lost
     try:
         _wait_for_those_before(visit, lock, grant)
@@ -230,12 +231,12 @@ def _wait_for_those_before(visit: _Visit, lock: Lock, grant: Grant) -> None:
     there = sorted(one.owner for one in lock.members(grant.ticket) if is_before(one.owner))
     if not there:
         return
-    visit.task.log.info("waiting for who works still, or was not seen to end: %s", ", ".join(there))
+    visit.task.log.info("waiting for members that have not ended: %s", ", ".join(there))
     limit = liveness.member_wait_limit(grant.ticket)
     if not liveness.wait_for_members(lock, grant.ticket, owner_filter=is_before, limit=limit, log=visit.task.log):
         raise compat.AirflowException(
             f"lockstead: after {limit:.0f} s {', '.join(there)} still works under the lease of {grant.holder!r} on "
-            f"{grant.key!r}: not working beside it"
+            f"{grant.key!r}: not starting beside it"
         )
 
 
@@ -307,7 +308,7 @@ def _leave(visit: _Visit, grant: Grant, lease: Lease, code: int) -> None:
     lost = _loss(lease)
     if lost is not None:
         error = errors.LeaseLost(
-            grant.key, grant.holder, grant.token, lost.reason, f"{lost}; the body did not stop, its process is left"
+            grant.key, grant.holder, grant.token, lost.reason, f"{lost}; the body did not stop, so its process exits"
         )
         told: list[bool] = []
 
@@ -315,9 +316,7 @@ def _leave(visit: _Visit, grant: Grant, lease: Lease, code: int) -> None:
             visit.task.log.error("%s", error)
             told.append(compat.fail_for_good(visit.context["ti"], error))
 
-        teller = threading.Thread(target=tell, name="lockstead-leave", daemon=True)
-        teller.start()
-        teller.join(TELLING)
+        call_within(TELLING, tell, "lockstead-leave")
         code = 0 if True in told else code
     os._exit(code)
 
@@ -363,6 +362,6 @@ def _give_back(visit: _Visit, grant: Grant) -> None:
     """
     try:
         if not connection.lock(visit.spec, visit.me.member).release(grant.ticket):
-            visit.task.log.warning("the lease of %r on %r was gone already", grant.holder, grant.key)
+            visit.task.log.warning("the lease of %r on %r had already ended", grant.holder, grant.key)
     except Exception as error:  # noqa: BLE001 - as above
-        visit.task.log.warning("%r was not given back, its ttl will free it: %s", grant.key, error)
+        visit.task.log.warning("%r was not released, its ttl will free it: %s", grant.key, error)

@@ -20,9 +20,9 @@ def get_lockstead_cli_commands() -> list[Any]:
     url = Arg(("--url",), help="The store's URL, in place of a connection", default=None)
     json = Arg(("--json",), help="Print JSON and nothing else", action="store_true")
     key = Arg(("key",), help="The lock's name inside its store")
-    reason = Arg(("--reason",), help="Why; the holder and the history are told", required=True)
+    reason = Arg(("--reason",), help="The reason, for the holder and the history", required=True)
     by = Arg(("--by",), help="Who breaks it; by default user@host", default=None)
-    now = Arg(("--now",), help="Remove it at once, though its holder may go on believing", action="store_true")
+    now = Arg(("--now",), help="Remove it at once, even if its holder still works under it", action="store_true")
     yes = Arg(("-y", "--yes"), help="Do not ask", action="store_true")
     return [
         GroupCommand(
@@ -35,7 +35,7 @@ def get_lockstead_cli_commands() -> list[Any]:
                 ActionCommand("inspect", "Show who holds a lock, since when, why", inspect, (key, conn_id, url, json)),
                 ActionCommand(
                     "break",
-                    "Revoke who holds a lock; leaves an audit entry",
+                    "Revoke the lease of a lock; adds an audit entry",
                     break_lease,
                     (key, conn_id, url, reason, by, now, yes, json),
                 ),

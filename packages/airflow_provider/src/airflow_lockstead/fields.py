@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 FIELDS: Final = {
-    "google_conn_id": ("Google connection", "One of Airflow's own, whose credentials are taken (gs: stores)."),
-    "redis_conn_id": ("Redis connection", "One of Airflow's own, whose credentials are taken (redis: stores)."),
+    "google_conn_id": ("Google connection", "An Airflow connection whose credentials are used (gs: stores)."),
+    "redis_conn_id": ("Redis connection", "An Airflow connection whose credentials are used (redis: stores)."),
     "postgres_conn_id": (
         "Postgres connection",
-        "One of Airflow's own, whose credentials are taken (postgresql: stores).",
+        "An Airflow connection whose credentials are used (postgresql: stores).",
     ),
 }
 """The extras of the form: name to label and description."""
@@ -23,7 +23,7 @@ RELABELED: Final = {"host": "Store URL", "login": "User", "password": "Password"
 
 PLACEHOLDERS: Final = {
     "host": "gs://bucket/locks, redis://host/0, postgresql://host/db, etcd://host",
-    "login": "where the store asks for one",
+    "login": "if the store requires one",
     "password": "goes into the URL, and is never shown",
     **dict.fromkeys(FIELDS, "id of a connection"),
 }

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from lockstead import NotAcquired, StoreRefused
-from lockstead.reading import date_text
 
 if TYPE_CHECKING:
     from lockstead import LeaseTicket, LockInfo
@@ -93,12 +92,3 @@ def failure(error: Exception) -> dict[str, Any]:
     else:
         state = FAILED
     return {"state": state, "message": str(error)}
-
-
-def waiting(key: str, held: LockInfo) -> str:
-    """Return one line that says which holder is waited for, since when it holds the lock, and why."""
-    acquired_at = date_text(held.acquired_epoch)
-    since = f" since {acquired_at}" if acquired_at else ""
-    why = f" (purpose: {held.purpose})" if held.purpose else ""
-    token = f", token {held.token}" if held.token is not None else ""
-    return f"waiting for {held.owner!r}, who holds {key!r}{since}{why}{token}"

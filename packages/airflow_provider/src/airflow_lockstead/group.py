@@ -84,7 +84,7 @@ class _Locking:
     def __enter__(self) -> Any:
         """Begin the group: tasks that are created from here on run under the lock."""
         if self._known is not None or self._machinery:
-            raise ValueError(f"{self._line}: it was closed before, and no lock would cover what is added now")
+            raise ValueError(f"{self._line}: it is closed, and no lock would cover a task that is added now")
         entered = super().__enter__()  # type: ignore[misc]  # of the class that this one is mixed into
         try:
             with _naming(self._id):

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_lockstead import compat, connection, grants
+from airflow_lockstead import compat, connection
 from airflow_lockstead.spec import WHICH, LockSpec
 from airflow_lockstead.templates import RendersLock
+from lockstead.wrapping.messages import is_held
 
 
 class LockNotifier(RendersLock, compat.BaseNotifier):  # type: ignore[misc]  # the base class is found at run time
@@ -61,7 +62,5 @@ class LockNotifier(RendersLock, compat.BaseNotifier):  # type: ignore[misc]  # t
             lock = connection.lock(spec)
             held = lock.inspect()
         except Exception as error:  # noqa: BLE001 - a callback reports the error instead
-            return f"nobody can tell who holds the lock: {error}"
-        if held is None:
-            return f"nobody holds {lock.key!r}"
-        return grants.waiting(lock.key, held).removeprefix("waiting for ").replace(", who holds", " holds", 1)
+            return f"the holder of the lock is unknown: {error}"
+        return f"{lock.key!r} is free" if held is None else is_held(lock.key, held)

@@ -30,7 +30,7 @@ retry takes over the lease."""
 LOCK_COLOR: Final = "#e8d9f1"
 """The colour in Airflow's UI of the tasks that acquire, keep and release."""
 
-INSTEAD: Final = ", or take deferrable=False"
+INSTEAD: Final = ", or set deferrable=False"
 """The alternative named in the warning that no triggerer runs."""
 
 
@@ -134,7 +134,7 @@ class AcquireLockOperator(_LockOperator):
             if self.deferrable and not compat.runs_inline():
                 if (grant := acquiring.at_once(spec, owner, self.log, me)) is not None:
                     return self._taken(spec, owner, grant)
-                self.log.info("asking for the lock in the triggerer, as %r", owner)
+                self.log.info("deferring: the triggerer waits for the lock, as %r", owner)
                 raise self._deferral(spec, owner, me)
             why = acquiring.INLINE_DEFAULT if self.deferrable else "deferrable=False"
             return self._taken(spec, owner, acquiring.inline(spec, owner, self.log, why, me))
@@ -229,10 +229,10 @@ class ReleaseLockOperator(_FromAcquire):
             held = lock.inspect()
         if held is not None and held.holder == grant.holder:
             still = ", ".join(sorted(one.owner for one in lock.members(grant.ticket)))
-            self.log.warning("somebody still works under the lease (%s): %r is left to expire", still, grant.key)
+            self.log.warning("members still work under the lease (%s): %r is left to expire", still, grant.key)
         else:
-            now = "nobody holds it" if held is None else f"{held.owner!r} holds it"
-            self.log.warning("the lease of %r on %r was gone already; %s now", grant.holder, grant.key, now)
+            now = "it is free" if held is None else f"{held.owner!r} holds it"
+            self.log.warning("the lease of %r on %r had already ended; now %s", grant.holder, grant.key, now)
         return False
 
     def _wait_for_the_living(self, lock: Lock, grant: Grant) -> None:
@@ -246,11 +246,11 @@ class ReleaseLockOperator(_FromAcquire):
         limit = self.drain if self.drain is not None else lock.settings.drain
         if limit is None:
             limit = liveness.member_wait_limit(grant.ticket)
-        self.log.info("waiting for who still works under the lease: %s", ", ".join(sorted(working)))
+        self.log.info("waiting for members that still work under the lease: %s", ", ".join(sorted(working)))
         if not liveness.wait_for_members(
             lock, grant.ticket, owner_filter=lambda _owner: True, limit=seconds(limit, "drain"), log=self.log
         ):
-            self.log.warning("they work on after %s s; releasing: they lose the lease, and are stopped", limit)
+            self.log.warning("members still work after %s s; releasing: they lose the lease and are stopped", limit)
 
 
 class KeepLockOperator(_FromAcquire):
@@ -294,8 +294,8 @@ class KeepLockOperator(_FromAcquire):
             spec = self._spec_of(grant)
             # a templated URL may have another ttl than was known when the file was parsed
             check_keeper(spec, config.KEEPER_TTL_MIN.value)
-        acquiring.warn_without_triggerer(self.log, ", and nobody keeps the lease meanwhile; or take keeper=False")
-        self.log.info("keeping %r for %r from the triggerer, until it is released", grant.key, grant.holder)
+        acquiring.warn_without_triggerer(self.log, ", and nothing renews the lease meanwhile; or set keeper=False")
+        self.log.info("renewing %r for %r in the triggerer, until it is released", grant.key, grant.holder)
         self.defer(trigger=KeepTrigger(plain(spec), grant.ticket, self._release(context["ti"])), method_name="ended")
 
     def _release(self, ti: Any) -> dict[str, Any] | None:
@@ -308,5 +308,5 @@ class KeepLockOperator(_FromAcquire):
         from airflow_lockstead.triggers import ENDED, tell_ended
 
         if event.get("state") != ENDED:
-            raise compat.AirflowException(f"lockstead: the lease is not kept any more: {event.get('message')}")
+            raise compat.AirflowException(f"lockstead: the lease is no longer renewed: {event.get('message')}")
         tell_ended(event, self.log)

@@ -14,11 +14,11 @@ class Kind(Enum):
 
     RETURNED = "returned"
     DEFERRED = "deferred"
-    RESCHEDULED = "wanted to be started again later"
+    RESCHEDULED = "asked to be rescheduled"
     SKIPPED = "skipped itself"
     RAISED = "raised"
     STOPPED = "was stopped"
-    ENDED = "was ended by a time-out, a termination or an exit"
+    ENDED = "was ended by a timeout, a termination or an exit"
 
 
 class Becomes(Enum):

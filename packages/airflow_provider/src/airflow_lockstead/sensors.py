@@ -11,6 +11,7 @@ from airflow_lockstead import compat
 from airflow_lockstead.operators import INSTEAD, RETRIES, RETRY_DELAY
 from airflow_lockstead.spec import WHICH, LockSpec
 from airflow_lockstead.templates import RendersLock
+from lockstead.wrapping.messages import waiting_for
 
 
 class LockSensor(RendersLock, compat.BaseSensorOperator):  # type: ignore[misc]  # the base class is found at run time
@@ -67,7 +68,7 @@ class LockSensor(RendersLock, compat.BaseSensorOperator):  # type: ignore[misc] 
 
     def poke(self, context: Any) -> bool:  # noqa: ARG002 - Airflow passes it
         """Return whether the lock is free; a store error other than a refusal counts as held."""
-        from airflow_lockstead import connection, errors, grants
+        from airflow_lockstead import connection, errors
 
         with errors.refusing():
             lock = connection.lock(self.spec)
@@ -81,7 +82,7 @@ class LockSensor(RendersLock, compat.BaseSensorOperator):  # type: ignore[misc] 
         if held is None or held.is_expired:
             self.log.info("%r is free", lock.key)
             return True
-        self.log.info("%s", grants.waiting(lock.key, held))
+        self.log.info("%s", waiting_for(lock.key, held))
         return False
 
     def woken(self, context: Any, event: Mapping[str, Any]) -> None:  # noqa: ARG002 - Airflow passes it

@@ -110,8 +110,8 @@ def check_keeper(spec: LockSpec, at_least: float) -> None:
     """Raise ValueError if the ttl is less than `at_least` seconds: it must outlast the restart of a dead triggerer."""
     if spec.keeper and spec.believed_ttl < at_least:
         raise ValueError(
-            f"ttl is {spec.believed_ttl:g} s; with a keeper it must be at least {at_least:g} s, for when a triggerer "
-            "dies its triggers come back only after about 30 s; take a longer ttl, or keeper=False ([lockstead] "
+            f"ttl is {spec.believed_ttl:g} s; with a keeper it must be at least {at_least:g} s, because the triggers "
+            "of a triggerer that dies run again only after about 30 s; take a longer ttl, or keeper=False ([lockstead] "
             "keeper_ttl_min in Airflow's settings)"
         )
 
@@ -131,7 +131,7 @@ def check_templates(spec: LockSpec, environment: Callable[[], Any]) -> None:
         try:
             jinja.parse(text)
         except TemplateSyntaxError as error:
-            raise ValueError(f"{name}={text!r} is not a template that can be read: {error.message}") from None
+            raise ValueError(f"{name}={text!r} is not a valid template: {error.message}") from None
 
 
 def _check_name(spec: LockSpec) -> None:
@@ -139,7 +139,8 @@ def _check_name(spec: LockSpec) -> None:
         # checked first, since later messages show the URL
         raise ValueError(
             "lock= has a password in it, which would be stored with the DAG and shown in Airflow: put the store into a "
-            "connection of the type lockstead (key=, lockstead_conn_id=), or let the workers' environment say who asks"
+            "connection of the type lockstead (key=, lockstead_conn_id=), or let the workers' environment provide the "
+            "credentials"
         )
     if spec.lock is not None and (spec.key is not None or spec.conn_id is not None):
         raise ValueError("name the lock once: either lock= (its URL), or key= with lockstead_conn_id=, not both")

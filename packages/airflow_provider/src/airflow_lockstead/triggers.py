@@ -18,7 +18,8 @@ import lockstead
 from airflow_lockstead import compat, connection, grants, unbegun
 from airflow_lockstead.sharing import Shared
 from airflow_lockstead.spec import LockSpec
-from lockstead.wrapping.aio_acquiring import token_of, unclean_before
+from lockstead.wrapping.aio_acquiring import give_back, token_of, unclean_before
+from lockstead.wrapping.messages import is_held, waiting_for
 
 if TYPE_CHECKING:
     import logging
@@ -81,7 +82,7 @@ class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # the base class i
         except (lockstead.LocksteadError, ValueError, TypeError) as error:
             yield compat.TriggerEvent(grants.failure(error))
         else:
-            self.log.info("%s; the task comes back when a worker slot is free", grant)
+            self.log.info("%s; the task resumes when a worker slot is free", grant)
             yield compat.TriggerEvent(grant.event)
 
     async def _granted(self, lock: AsyncLock) -> grants.Grant:
@@ -95,7 +96,7 @@ class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # the base class i
             lease = await lock.try_acquire(reclaim=True)
         if lease is None:
             if held is not None and held.owner != self.owner:
-                self.log.info("%s", grants.waiting(lock.key, held))
+                self.log.info("%s", waiting_for(lock.key, held))
             left = None if self.gives_up_at is None else max(0.0, self.gives_up_at - time.time())
             lease = await lock.acquire(left, reclaim=True)
         try:
@@ -105,8 +106,7 @@ class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # the base class i
         except BaseException:
             # No task gets this grant: the task was marked or cleared, the triggerer ends, or the store fails. Exactly
             # this lease is released, not any lease of the owner: the task's next trigger may already hold one.
-            with suppress(lockstead.StoreError):
-                await lease.release(unused=True)
+            await give_back(lease, self.log)
             raise
         grant = grants.granted(ticket, token, time.time() - self.asked_at, told)
         if self.waiter is not None:
@@ -178,7 +178,9 @@ class KeepTrigger(compat.BaseTrigger):  # type: ignore[misc]  # the base class i
             state = await self._state_of_the_release()
             if state in unbegun.OVER:
                 told = (
-                    f"{self.release['task_id']} is {state}, so nobody gives it back: it expires" if self.release else ""
+                    f"{self.release['task_id']} is {state}, so the lease is not released: it expires"
+                    if self.release
+                    else ""
                 )
                 return {"state": ENDED, "reason": "not released", "message": told}
 
@@ -188,7 +190,7 @@ class KeepTrigger(compat.BaseTrigger):  # type: ignore[misc]  # the base class i
         try:
             return await compat.state_of(**self.release)
         except Exception as error:  # noqa: BLE001 - an error of Airflow must not end the renewals
-            self.log.warning("could not see how %s stands: %s", self.release["task_id"], error)
+            self.log.warning("could not read the state of %s: %s", self.release["task_id"], error)
             return None
 
     async def _ended_or_due(self, lock: AsyncLock, holder: str, due_at: float) -> None:
@@ -229,7 +231,7 @@ class FreeTrigger(compat.BaseTrigger):  # type: ignore[misc]  # the base class i
         lock = await connection.async_lock(spec)
         held = await _look(spec, lock)
         if held is not None:
-            self.log.info("%s", grants.waiting(lock.key, held))
+            self.log.info("%s", waiting_for(lock.key, held))
         # even if no time is left, one read needs some
         left = None if self.gives_up_at is None else max(LOOK_MIN, self.gives_up_at - time.time())
         try:
@@ -237,7 +239,7 @@ class FreeTrigger(compat.BaseTrigger):  # type: ignore[misc]  # the base class i
                 await _FREE.get(_which(spec), lock.wait_until_free)
         except TimeoutError:
             held = await _look(spec, lock)
-            return {"state": "held", "message": grants.waiting(lock.key, held) if held else f"{lock.key!r} is held"}
+            return {"state": "held", "message": is_held(lock.key, held)}
         return {"state": "free"}
 
 

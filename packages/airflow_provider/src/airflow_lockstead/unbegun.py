@@ -83,7 +83,7 @@ async def _is_settled(lock: AsyncLock, grant: Grant, log: logging.Logger) -> boo
         return True  # its body has begun, and the release or the ttl ends the lease
     try:
         if await _give_back(lock, grant):
-            log.warning("the task ended before its body began: %r is given back", grant.key)
+            log.warning("the task ended before its body began: %r is released", grant.key)
     except lockstead.LeaseLost:
         pass
     return True

@@ -27,15 +27,13 @@ import psutil
 
 from airflow_lockstead.liveness import MARK, is_alive, started_by
 from lockstead.supervise import processes
+from lockstead.wrapping.leaving import EXIT_CODE, flush_output
 
 TURN: Final = 0.1
 """Seconds between two checks."""
 
 TURN_MAX: Final = 1.0
 """Maximum seconds that one turn counts; it takes longer than `TURN` on a busy machine, and much longer in a C call."""
-
-EXIT_CODE: Final = 75
-"""Exit code of a process whose body did not end: EX_TEMPFAIL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +108,7 @@ class Watchdog:
         while self._why is None and not self._over.is_set():
             self._wake.wait(TURN)
             if self._parent is not None and os.getppid() != self._parent and not self._over.is_set():
-                self._end(f"process {self._parent}, which watched over it, is gone", is_orphan=True)
+                self._end(f"its supervisor, process {self._parent}, is gone", is_orphan=True)
                 return
         if self._why is not None:
             self._end(self._why, is_orphan=False)
@@ -139,21 +137,15 @@ class Watchdog:
         else:
             self._tell(f"still alive: {', '.join(str(one.pid) for one in self._descendants())}")
         if not self._over.is_set():
-            self._tell("leaving the process: " + ("nobody is told what it does" if is_orphan else "it does not stop"))
-            self._leave_now()
+            self._tell("exiting the process: " + ("no supervisor is left" if is_orphan else "its body does not stop"))
+            flush_output()
+            self._leave(EXIT_CODE)
 
     def _kill(self) -> None:
         try:
             self._context.run(self._on_kill)
         except Exception as error:  # noqa: BLE001 - the body is ended in any case
             self._tell(f"on_kill failed: {error!r}")
-
-    def _leave_now(self) -> None:
-        # log output must not be lost, but a flush may block on a lock that the body holds
-        flushing = threading.Thread(target=_flush, daemon=True)
-        flushing.start()
-        flushing.join(1.0)
-        self._leave(EXIT_CODE)
 
     def _tell(self, what: str) -> None:
         # a log that fails must not keep the body alive
@@ -182,9 +174,3 @@ def _send(one: psutil.Process, number: int) -> None:
         # in this order: if `found` is a later process with that id, is_running returns False and nothing is signalled
         if one.is_running():
             processes.send_to(found, number)
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):
-            stream.flush()

@@ -6,7 +6,7 @@
 
     defs = Definitions(assets=[repository], resources={"lock": LockResource(store="gs://my-bucket/locks")})
 
-Every name is imported when it is first asked for: who names a lock imports no client library.
+Every name is imported on first use, so that naming a lock imports no client library.
 """
 
 from __future__ import annotations
@@ -64,24 +64,11 @@ _PLACES: Final = {
     "fencing_token_check": "dagster_lockstead.checks",
 }
 
-_REGISTERED: Final[list[str]] = []
-"""The name by which Dagster knows this library, once it does."""
-
-
-def _register() -> None:
-    """Tell Dagster that this library is here, as its own libraries do, once."""
-    if not _REGISTERED:
-        from dagster_lockstead import compat
-
-        _REGISTERED.append("dagster-lockstead")
-        compat.register_library("dagster-lockstead", __version__, is_dagster_package=False)
-
 
 def __getattr__(name: str) -> Any:
-    """Import what is named for the first time."""
+    """Import a public name on first use."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    _register()
     return getattr(import_module(_PLACES[name]), name)
 
 

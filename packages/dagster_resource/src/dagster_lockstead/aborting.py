@@ -48,7 +48,7 @@ class LeaseLostInterrupt(dagster.DagsterExecutionInterruptedError):
 
     def __str__(self) -> str:
         """Return the meaning, for code that catches and logs it."""
-        return "the lock's lease is lost, or the run is over: leave the body"
+        return "the lease of the lock is lost, or the run has ended: the body must end"
 
 
 class Abort:

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 from dagster_lockstead import names
 from dagster_lockstead.errors import PreviousLeaseUnclean
 from dagster_lockstead.frames import bears_interrupts
-from lockstead import LeaseTicket, nesting
+from lockstead import nesting
 from lockstead.wrapping import aio_acquiring
 from lockstead.wrapping.acquiring import give_back, look, try_at_once, unclean_before
-from lockstead.wrapping.locks import store_of
-from lockstead.wrapping.messages import repair_first
+from lockstead.wrapping.locks import ticket_of
+from lockstead.wrapping.messages import may_need_repair, repair_first
 
 if TYPE_CHECKING:
     from dagster_lockstead.reporting import Reporter
     from dagster_lockstead.spec import LockSpec
-    from lockstead import AsyncLease, AsyncLock, Lease, Lock, LockInfo
+    from lockstead import AsyncLease, AsyncLock, Lease, Lock
     from lockstead.unclean import Unclean
 
 LOG: Final = logging.getLogger("dagster_lockstead")
@@ -41,7 +41,7 @@ def acquire(
         return lease
     seen = look(lock, LOG)
     if seen is not None and seen.owner == names.run_owner(step.run_id) and seen.ttl is not None:
-        return lock.attach(_ticket(lock, seen))
+        return lock.attach(ticket_of(lock, seen))
     reporter.waiting(lock.key, seen)
     if other_lock is not None:
         reporter.warn(nesting.warning(lock.key, other_lock, timeout))
@@ -71,7 +71,7 @@ def _judge(found: Unclean | None, spec: LockSpec, warn: Callable[[str], object])
             repair_first(found),
             {names.KEY: found.key, names.PREDECESSOR: found.owner or "unknown", names.REASON: found.ending.value},
         )
-    warn(f"{found}: what it left may need repair")
+    warn(may_need_repair(found))
 
 
 @contextmanager
@@ -87,7 +87,3 @@ def unused_until_begun(lease: Lease) -> Iterator[Callable[[], None]]:
         if not begun:
             give_back(lease, LOG)
         raise
-
-
-def _ticket(lock: Lock, seen: LockInfo) -> LeaseTicket:
-    return LeaseTicket(store_of(lock), seen.key, seen.holder, seen.incarnation, seen.ttl or 0.0)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster
 
 from dagster_lockstead import names, template_values
-from dagster_lockstead.resources import resource_in
+from dagster_lockstead.resource import checked_resource
 from dagster_lockstead.spec import LockSpec
 from lockstead.wrapping.messages import is_held
 
@@ -78,7 +78,7 @@ def _judged(
     try:
         step = context.op_execution_context
         key = spec.named(step, template_values.of_call(step, {})).key
-        lock = resource_in(context.resources, spec.resource).lock(str(key))
+        lock = checked_resource(spec.resource, getattr(context.resources, spec.resource)).lock(str(key))
     except (TypeError, ValueError) as error:
         return _result(f"{error}", {})
     partitions = _partitions(context, asset, asset_key)
@@ -102,8 +102,8 @@ def judge(what: str, lock: "Lock", found: Sequence[Seen]) -> tuple[str | None, i
         return f"{what} was never materialized", None
     last = found[0]
     if last.key is None or last.token is None:
-        lack = "key of a lock" if last.key is None else "fencing token"
-        return f"the newest materialization of {what} names no {lack}: run {last.run_id} wrote it without", last.token
+        lack = "lock key" if last.key is None else "fencing token"
+        return f"the newest materialization of {what} has no {lack}: written by run {last.run_id}", last.token
     if last.key != lock.key:
         return f"the newest materialization of {what} was written under {last.key!r}, not {lock.key!r}", last.token
     ours = f"the newest materialization of {what} was written under token {last.token}"
@@ -130,7 +130,7 @@ def _partitions(
     if step.has_partition_key:
         return [str(step.partition_key)]
     if not step.has_partition_key_range:
-        return f"{name!r} has partitions, and this run names none: check it in a run of one"
+        return f"{name!r} has partitions, and this run has none: check it in a run of one partition"
     if known is None:
         return f"{name!r} is defined elsewhere, so the partitions of this run's range are not known"
     return list(known.get_partition_keys_in_range(step.partition_key_range))
@@ -160,5 +160,5 @@ def _records(
 
 
 def _result(wrong: str | None, said: dict[str, Any]) -> dagster.AssetCheckResult:
-    told = "written by the last one who held the lock" if wrong is None else " ".join(wrong.split())
+    told = "written by the last holder of the lock" if wrong is None else " ".join(wrong.split())
     return dagster.AssetCheckResult(passed=wrong is None, description=told, metadata=said)

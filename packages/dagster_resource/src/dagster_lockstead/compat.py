@@ -18,6 +18,8 @@ from typing import Any, Final
 
 import dagster
 
+from dagster_lockstead import __version__
+
 
 def _lacks(what: str) -> ImportError:
     return ImportError(
@@ -98,16 +100,16 @@ _BODY: Final = _code_of("dagster._core.execution.plan.compute", "execute_core_co
 _STEP: Final = _code_of("dagster._core.execution.plan.execute_step", "core_dagster_event_sequence_for_step")
 
 _IN_A_GRAPH: Final = (
-    "@locked is for what runs, and a graph, a graph asset or a job runs nothing itself: put it under the @op of its "
-    "ops, or let leased() hold one lock for the whole run"
+    "@locked is not for a graph, a graph asset or a job: put it below the @op of its ops, or use leased() for one lock "
+    "for the whole run"
 )
 
 _IN_A_HOOK: Final = (
-    "@locked is not for a hook: give it the resource by required_resource_keys={'lock'}, and hold the lock in its body "
-    "by context.resources.lock.hold(None, 'apt')"
+    "@locked is not for a hook: give it the resource with required_resource_keys={'lock'}, and hold the lock in its "
+    "body with context.resources.lock.hold(None, 'apt')"
 )
 _IN_A_SOURCE: Final = (
-    "@locked is not for an observable source asset: hold the lock in its body by lock.hold(context, 'apt')"
+    "@locked is not for an observable source asset: hold the lock in its body with lock.hold(context, 'apt')"
 )
 
 _DECORATORS: Final = "dagster._core.definitions.decorators."
@@ -175,8 +177,10 @@ _StepFailure: Final = found("dagster._core.execution.plan.objects", "StepFailure
 _UserFailure: Final = found("dagster._core.execution.plan.objects", "UserFailureData")
 _error_info: Final = found("dagster._utils.error", "serializable_error_info_from_exc_info")
 
-register_library: Final = found("dagster_shared.libraries", "DagsterLibraryRegistry").register
-"""Registers a library with Dagster: (name, version, is_dagster_package)."""
+# as Dagster's own libraries do
+found("dagster_shared.libraries", "DagsterLibraryRegistry").register(
+    "dagster-lockstead", __version__, is_dagster_package=False
+)
 
 interruptible: Final = found("dagster._core.errors", "raise_execution_interrupts")
 """A context manager in which an interrupt of the main thread is raised at once; elsewhere Dagster postpones it."""
@@ -187,17 +191,15 @@ if "received" not in _CAPTURED:
     raise _lacks("dagster._utils.interrupts._received_interrupt['received']")
 if not issubclass(found("dagster._core.log_manager", "DagsterLogManager"), Logger):
     raise _lacks("the handlers of DagsterLogManager")
-for _name in ("engine_event", "step_failure_event"):
-    if not hasattr(dagster.DagsterEvent, _name):
-        raise _lacks(f"DagsterEvent.{_name}")
-if not hasattr(dagster.ConfigurableResource, "_is_cm_resource"):
-    raise _lacks("ConfigurableResource._is_cm_resource")
-if not hasattr(dagster.OpExecutionContext, "get_step_execution_context"):
-    raise _lacks("OpExecutionContext.get_step_execution_context")
-if not hasattr(dagster.RepositoryDefinition, "get_top_level_resources"):
-    raise _lacks("RepositoryDefinition.get_top_level_resources")
-if not hasattr(dagster.DagsterInstance, "report_engine_event"):
-    raise _lacks("DagsterInstance.report_engine_event")
+for _class, _attribute in (
+    (dagster.DagsterEvent, "step_failure_event"),
+    (dagster.ConfigurableResource, "_is_cm_resource"),
+    (dagster.OpExecutionContext, "get_step_execution_context"),
+    (dagster.RepositoryDefinition, "get_top_level_resources"),
+    (dagster.DagsterInstance, "report_engine_event"),
+):
+    if not hasattr(_class, _attribute):
+        raise _lacks(f"{_class.__name__}.{_attribute}")
 
 
 def defined_resources(plan_context: Any) -> dict[str, Any]:

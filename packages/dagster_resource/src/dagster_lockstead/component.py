@@ -30,9 +30,9 @@ class Gate(Model, Resolvable):  # type: ignore[misc]
 
     name: Annotated[str, _said("The name of the sensor.")]
     key: Annotated[str, _said("The key of the lock.")]
-    job: Annotated[str, _said("The job that it asks for a run of.")]
-    minimum_interval_seconds: Annotated[Optional[int], _said("How often it looks at most.")] = None  # noqa: UP045
-    running: Annotated[bool, _said("Whether it runs as soon as it is there.")] = False
+    job: Annotated[str, _said("The job whose run it requests.")]
+    minimum_interval_seconds: Annotated[Optional[int], _said("The minimum seconds between two evaluations.")] = None  # noqa: UP045
+    running: Annotated[bool, _said("Whether the sensor is on from the start.")] = False
 
 
 class NewestToken(Model, Resolvable):  # type: ignore[misc]
@@ -41,13 +41,13 @@ class NewestToken(Model, Resolvable):  # type: ignore[misc]
     asset: ResolvedAssetKey = Field(description="The key of the asset, as in repository or apt/packages.")
     key: Annotated[str, _said("The key of its lock, which may name the partition: part-{partition_key}.")]
     name: Annotated[str, _said("The name of the check.")] = checks.NAME
-    blocking: Annotated[bool, _said("Whether a failure holds back what is downstream.")] = False
+    blocking: Annotated[bool, _said("Whether a failure blocks downstream assets.")] = False
 
 
 class FromEnvironment(Model, Resolvable):  # type: ignore[misc]
     """A value from an environment variable instead of the file."""
 
-    env: Annotated[str, _said("The variable of the environment that holds it.")]
+    env: Annotated[str, _said("The environment variable with the value.")]
 
 
 class LockScaffolder(dagster.Scaffolder):  # type: ignore[misc]
@@ -67,20 +67,20 @@ class LockComponent(Component, Model, Resolvable):  # type: ignore[misc]
     """
 
     store: Union[str, FromEnvironment] = Field(  # noqa: UP007
-        description="Where the locks are: a URL, as in redis://locks.example/0, or {env: VARIABLE}."
+        description="The URL of the store, as in redis://locks.example/0, or {env: VARIABLE}."
     )
-    username: Annotated[str, _said("The user of the store, where it wants one.")] = ""
+    username: Annotated[str, _said("The user name for the store, if it requires one.")] = ""
     password_env: Annotated[
         Optional[str],  # noqa: UP045
-        _said("The variable of the environment that holds the password of that user."),
+        _said("The environment variable with the password of that user."),
     ] = None
     resource: Annotated[str, _said("The name of the resource, as in @locked(resource=...).")] = "lock"
-    ttl: Annotated[Length, _said("How long a lease lives if nobody renews it: seconds, or as in 5m.")] = None
-    timeout: Annotated[Length, _said("How long to wait: seconds, or as in 10m; else forever.")] = None
-    purpose: Annotated[Optional[str], _said("Why locks are taken; shown to whoever waits.")] = None  # noqa: UP045
-    janitor: Annotated[bool, _said("Whether a sensor frees what runs that ended left locked.")] = False
-    gates: Annotated[Sequence[Gate], _said("Sensors that ask for a run when a lock is free.")] = ()
-    checks: Annotated[Sequence[NewestToken], _said("Checks that assets have the newest token.")] = ()
+    ttl: Annotated[Length, _said("How long a lease lasts without a renewal: seconds, or text such as 5m.")] = None
+    timeout: Annotated[Length, _said("How long to wait: seconds, or text such as 10m. Default: forever.")] = None
+    purpose: Annotated[Optional[str], _said("Why locks are acquired; shown to waiters.")] = None  # noqa: UP045
+    janitor: Annotated[bool, _said("Whether a sensor frees locks that ended runs left held.")] = False
+    gates: Annotated[Sequence[Gate], _said("Sensors that request a run when a lock is free.")] = ()
+    checks: Annotated[Sequence[NewestToken], _said("Checks that assets were written with the newest token.")] = ()
 
     def build_defs(self, context: ComponentLoadContext) -> dagster.Definitions:  # noqa: ARG002 - Dagster passes it
         """Return the resource, the sensors and the asset checks."""

@@ -95,7 +95,7 @@ class _Decorating:
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in ("__name__", "__signature__"):
-            raise TypeError("@locked names a lock first, as in @locked('apt')")
+            raise TypeError("@locked needs a key, as in @locked('apt')")
         raise AttributeError(name)
 
 
@@ -107,7 +107,7 @@ def _with_lock(function: Any, spec: LockSpec) -> Any:
         raise TypeError(refusal)
     above = next((name for kind, name in DECORATED.items() if isinstance(function, kind)), None)
     if above is not None:
-        raise TypeError(f"put @locked under {above}, next to the function: it stands above it")
+        raise TypeError(f"put @locked below {above}, directly above the function")
     named = function.__name__ if isinstance(function, type) else type(function).__name__
     raise TypeError(f"@locked is for a function below @op or @asset, not {named}")
 
@@ -122,7 +122,7 @@ def _around(function: FunctionType, spec: LockSpec) -> FunctionType:
         _check_lock(function, spec)
     context_name = parameters[0].name if has_context else "context"
     if not has_context and "context" in signature.parameters:
-        raise TypeError(f"the parameter 'context' of {function.__qualname__!r} must be its first")
+        raise TypeError(f"the parameter 'context' of {function.__qualname__!r} must come first")
 
     def called(args: tuple[Any, ...], given: dict[str, Any]) -> Any:
         # imported here: declaring an op must not import the modules that run it
@@ -211,5 +211,5 @@ def _check_lock(function: FunctionType, spec: LockSpec) -> None:
     if not is_ours and not (isinstance(annotation, str) and annotation.rpartition(".")[2] == "LockResource"):
         raise TypeError(
             f"the parameter {spec.resource!r} of {function.__qualname__!r} is not a LockResource: name the resource "
-            "otherwise, as in @locked(..., resource='locks')"
+            "differently, as in @locked(..., resource='locks')"
         )

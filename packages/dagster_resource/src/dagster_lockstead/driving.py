@@ -21,7 +21,7 @@ from dagster_lockstead.reporting import marked
 from dagster_lockstead.section import Entry
 
 AWAITS: Final = 3
-"""How often a task that is cancelled is awaited, if something interrupts that too."""
+"""How often a cancelled task is awaited, if waiting for it is interrupted too."""
 
 _OVER: Final = object()
 
@@ -79,13 +79,13 @@ def _awaited(loop: asyncio.AbstractEventLoop, awaitable: Any, abort: Abort | Non
     def heard() -> None:
         if abort is not None and not task.done():
             if abort.is_leaving:
-                # it is cancelled already, for what lies around it: once more would end its clean-up
+                # it is already cancelled for an outer body: a second cancellation would interrupt its clean-up
                 return
             abort.accepted()
         task.cancel()
 
     def cancel() -> None:
-        with suppress(RuntimeError):  # of a loop that is closed
+        with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(heard)
 
     if abort is not None:
@@ -110,10 +110,10 @@ def _end(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
     for _time in range(AWAITS):
         if task.done():
             break
-        with suppress(BaseException):  # the first one counts
+        with suppress(BaseException):  # only the first exception is raised
             loop.run_until_complete(asyncio.wait({task}))
     if task.done() and not task.cancelled():
-        task.exception()  # else it is said that nobody asked for it
+        task.exception()  # otherwise asyncio logs that the exception was never retrieved
 
 
 def listened(step: Any, steps: Generator[Any, Any, None]) -> Generator[Any, Any, None]:

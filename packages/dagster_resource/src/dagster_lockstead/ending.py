@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from dagster_lockstead.compat import is_step_process
 from lockstead import LeaseLost, StoreError
+from lockstead.wrapping.leaving import EXIT_CODE, FLUSH_WITHIN, call_within, flush_output
 
 if TYPE_CHECKING:
     from dagster_lockstead.aborting import Abort
@@ -46,9 +47,6 @@ TURN_MAX: Final = 1.0
 
 LAST_WORD: Final = 5.0
 """Maximum seconds to report the reason to the run worker before the process exits."""
-
-EXIT_CODE: Final = 75
-"""Exit code of a process whose body did not end: EX_TEMPFAIL."""
 
 
 @contextmanager
@@ -161,17 +159,14 @@ def undisturbed(call: Callable[[], object]) -> None:
 
 
 def _leave(leaving: Callable[[], object] | None) -> None:
-    # output must not be lost, but a flush or a database request may block on a lock that the body holds
-    for call, seconds in ((leaving, LAST_WORD), (_flush, 1.0)):
-        if call is not None:
-            saying = threading.Thread(target=call, daemon=True)
-            saying.start()
-            saying.join(seconds)
+    # a database request may block on a lock that the body holds
+    if leaving is not None:
+        call_within(LAST_WORD, leaving, "lockstead-leaving")
+    call_within(FLUSH_WITHIN, _say, "lockstead-leaving")
+    flush_output()
     os._exit(EXIT_CODE)
 
 
-def _flush() -> None:
+def _say() -> None:
     with suppress(Exception):
-        print("lockstead: leaving the process, for its body does not stop", file=sys.stderr, flush=True)  # noqa: T201
-    with suppress(Exception):
-        sys.stdout.flush()
+        sys.stderr.write("lockstead: exiting the process, because its body does not stop\n")

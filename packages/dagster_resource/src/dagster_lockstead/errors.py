@@ -1,4 +1,4 @@
-"""What a step fails with for its lock's sake: Failures that Dagster does not retry, with one clear line."""
+"""The Failures of a step because of its lock, which Dagster does not retry, each with one clear line."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from lockstead import PreviousLeaseUnclean as CorePreviousLeaseUnclean
 
 
 class LockFailure(dagster.Failure):
-    """Base of what ends a step for the sake of its lock: never retried."""
+    """Base class of the failures of a step because of its lock: never retried."""
 
     def __init__(self, description: str, metadata: dict[str, Any] | None = None) -> None:
         super().__init__(description=description, metadata=metadata or {}, allow_retries=False)
 
 
 class StepLostLease(LockFailure):
-    """The lease was lost while the step worked under it, or its run was over. `__cause__`: `lockstead.LeaseLost`."""
+    """The lease was lost while the step worked under it, or its run had ended. `__cause__`: `lockstead.LeaseLost`."""
 
 
 class PreviousLeaseUnclean(LockFailure, CorePreviousLeaseUnclean):
-    """The lease before did not end cleanly, and on_unclean="fail": repair what it left, then say so."""
+    """The previous lease did not end cleanly, and on_unclean="fail": repair what it left first."""
 
 
 class InvalidLockConfig(LockFailure):
-    """What the step says of its lock cannot be: a key that is empty, say, or a resource that is none. Fix the code."""
+    """The lock's parameters in a step are invalid: an empty key, for example, or a missing resource. Fix the code."""
 
 
 def lost(error: LeaseLost) -> StepLostLease:

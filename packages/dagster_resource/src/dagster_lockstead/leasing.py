@@ -1,7 +1,7 @@
-"""What a leased executor is: any executor of Dagster's, whose runs hold one lease for all of their steps.
+"""Leased executors: any executor of Dagster, whose runs hold one lease for all of their steps.
 
-Config, requirements and description are the inner one's. What a run does with its lease is `run_lease`'s. The resource
-is built in the run worker, from the job's definitions and the run's config: no step hands anything to another.
+Config, requirements and description are those of the inner executor; `run_lease` runs it. The resource is built in the
+run worker, from the job's definitions and the run's config, so nothing is passed between steps.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import dagster
 
 from dagster_lockstead import compat, names
 from dagster_lockstead.errors import InvalidLockConfig
-from dagster_lockstead.resource import LockResource
+from dagster_lockstead.resource import LockResource, checked_resource
 from dagster_lockstead.spec import LockSpec
 from lockstead.wrapping.locks import store_of
 from lockstead.wrapping.spec import OnUnclean
@@ -35,15 +35,15 @@ def leased(
     purpose: str | None = None,
     on_unclean: OnUnclean = "warn",
 ) -> dagster.ExecutorDefinition:
-    """Return an executor whose runs hold one lease for all of their steps, in whatever process these run.
+    """Return an executor whose runs hold one lease for all of their steps, in whichever processes these run.
 
-    A run that waits for the lock is nothing but its run worker. When the lease is lost the steps are ended and the run
-    fails; nothing is tried again without the lock. It does not apply to `execute_in_process` and `materialize`, which
-    put an executor of Dagster's own in its place. TypeError or ValueError, with one line, for what cannot be.
+    While a run waits for the lock, only its run worker exists. When the lease is lost the steps are ended and the run
+    fails; nothing is retried without the lock. It has no effect on `execute_in_process` and `materialize`, which
+    replace the executor by Dagster's own. Invalid arguments raise TypeError or ValueError, with one line.
     """
     if not isinstance(executor_def, dagster.ExecutorDefinition):
         raise TypeError(
-            "leased() wants an executor's definition, as in leased(multiprocess_executor, key='apt'), "
+            "leased() needs an executor definition, as in leased(multiprocess_executor, key='apt'), "
             f"not {type(executor_def).__name__}"
         )
     spec = LockSpec(key=key, resource=resource, ttl=ttl, timeout=timeout, purpose=purpose, on_unclean=on_unclean)
@@ -51,7 +51,9 @@ def leased(
     def create(context: dagster.InitExecutorContext) -> LeasedExecutor:
         inner = executor_def.executor_creation_fn
         if inner is None:
-            raise InvalidLockConfig(f"leased() cannot make the executor {executor_def.name!r}: it does not say how")
+            raise InvalidLockConfig(
+                f"leased() cannot create the executor {executor_def.name!r}: it has no executor_creation_fn"
+            )
         # an executor without requirements runs the steps where it runs itself
         is_apart = bool(executor_def.get_requirements(context.executor_config))
         return LeasedExecutor(inner(context), spec, is_apart=is_apart)
@@ -66,7 +68,7 @@ def leased(
 
 
 class LeasedExecutor(dagster.Executor):  # type: ignore[misc]
-    """Runs the steps of a run by another executor, under one lease. is_apart: they run in processes of their own."""
+    """Runs the steps of a run by another executor, under one lease. is_apart: they run in separate processes."""
 
     def __init__(self, inner: dagster.Executor, spec: LockSpec, *, is_apart: bool) -> None:
         self._inner = inner
@@ -75,12 +77,12 @@ class LeasedExecutor(dagster.Executor):  # type: ignore[misc]
 
     @property
     def retries(self) -> Any:
-        """Whether steps are tried again, as the inner one has it."""
+        """Return the retry mode of the inner executor."""
         return self._inner.retries
 
     @property
     def step_dependency_config(self) -> Any:
-        """How steps wait for one another, as the inner one has it."""
+        """Return how steps wait for one another, as in the inner executor."""
         return self._inner.step_dependency_config
 
     def __getattr__(self, name: str) -> Any:
@@ -89,8 +91,8 @@ class LeasedExecutor(dagster.Executor):  # type: ignore[misc]
         return getattr(self._inner, name)
 
     def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[dagster.DagsterEvent]:
-        """Run the steps under the lease; the events are the inner one's, and those of the lock."""
-        # only now: who declares a job imports nothing of what runs it
+        """Run the steps under the lease, and yield the inner executor's events."""
+        # imported here: declaring a job must not import the modules that run it
         from dagster_lockstead.run_lease import RunLease
 
         with ExitStack() as stack:
@@ -119,32 +121,32 @@ class LeasedExecutor(dagster.Executor):  # type: ignore[misc]
 
 
 def _check_ops(plan_context: Any, lock: Lock, spec: LockSpec, stack: ExitStack) -> None:
-    """Raise InvalidLockConfig, with one line, if an op names the same key by another resource: another lock."""
+    """Raise InvalidLockConfig, with one line, if an op has the same key in the store of another resource."""
     from dagster_lockstead.decorator import SPEC
 
     for op in plan_context.job.get_definition().all_node_defs:
         function = getattr(getattr(op, "compute_fn", None), "decorated_fn", None)
         its: LockSpec | None = getattr(function, SPEC, None)
-        # a template of an op may name what the run does not know: it is compared where it says the same
+        # a template of an op may have values that the run does not know: only the same text is compared
         if its is None or its.key not in (spec.key, lock.key) or its.resource == spec.resource:
             continue
         theirs = _built(plan_context, its.resource, stack).lock(lock.key)
         if store_of(theirs) != store_of(lock):
             raise InvalidLockConfig(
                 f"the run holds {lock.key!r} of the resource {spec.resource!r}, and its op {op.name!r} asks for "
-                f"{lock.key!r} of {its.resource!r}, another store: name one resource in both"
+                f"{lock.key!r} of {its.resource!r}, another store: use one resource for both"
             )
 
 
 def _built(plan_context: Any, name: str, stack: ExitStack) -> LockResource:
-    """Build the lock's resource and what it needs, and none of the others; the stack tears it down."""
+    """Build the lock's resource and those that it requires, and no others; the stack tears them down."""
     job = plan_context.job.get_definition()
-    # a job has of the definitions' resources only those that its ops want, and these need not want the lock
+    # a job has only the resources that its ops require, and these need not require the lock
     defined = compat.defined_resources(plan_context)
     if name not in defined:
         raise InvalidLockConfig(
-            f"leased() wants the resource {name!r}, and the job {job.name!r} has none of that name: "
-            f"say resources={{{name!r}: LockResource(...)}} in the definitions"
+            f"leased() needs the resource {name!r}, which the job {job.name!r} does not have: "
+            f"set resources={{{name!r}: LockResource(...)}} in the definitions"
         )
     wanted: dict[str, Any] = {}
     missing = [name]
@@ -161,9 +163,7 @@ def _built(plan_context: Any, name: str, stack: ExitStack) -> LockResource:
             dagster_run=plan_context.dagster_run,
         )
     )
-    resource = getattr(built, name)
-    if not isinstance(resource, LockResource):
-        raise InvalidLockConfig(
-            f"leased() wants a LockResource as the resource {name!r}, not {type(resource).__name__}"
-        )
-    return resource
+    try:
+        return checked_resource(name, getattr(built, name))
+    except TypeError as error:
+        raise InvalidLockConfig(str(error)) from error

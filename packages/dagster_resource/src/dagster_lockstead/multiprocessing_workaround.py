@@ -1,9 +1,8 @@
-"""Frees a run worker that waits for what a step process can do no more, for it has ended.
+"""A workaround for a deadlock of `multiprocessing.Event`, which would block a run worker forever.
 
-A step process is told to end by a `multiprocessing.Event`. One that ends by itself in that very moment may die while
-its thread that waits for the event has the event's inner lock, or before that thread has woken. Whoever sets the event
-then waits forever for the lock, or for the thread: the executor, in a run whose lease would be renewed all that time.
-Must not know what a lease is.
+The executor tells a step process to end by such an event. A step process that ends by itself at that moment may die
+while its thread that waits for the event has the event's inner lock, or before that thread has woken. `set` then waits
+forever for the lock or the thread, and the run's lease would be renewed all that time. Must not know leases.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 LOOK_EVERY: Final = 1.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 
 class SemaphoreRepair:
-    """Repairs the events of step processes that have ended, in a thread of its own, while the block runs.
+    """Repairs the events of step processes that have ended, in a separate thread, while the block runs.
 
     stop_events returns each event with its process, which may have ended.
     """
@@ -45,25 +44,25 @@ class SemaphoreRepair:
 
 
 def free(event: Any) -> bool:
-    """Do for an event what its process, which is over, owes to who sets it; tell whether it owed anything."""
+    """Release the inner lock of an event, or wake its waiter, for its dead process; True if that was necessary."""
     lock = event._cond._lock._semlock
     if lock.acquire(False):
         lock.release()
         return False
     try:
         if lock._count() > 0:
-            # a thread of this process has it, and may wait for one of the other's to wake
+            # a thread of this process has it, and may be waiting for the other's thread to wake
             return _woken(event._cond)
-        # by another handle: this one counts its own locks, and who waits for it must find that right
+        # by another handle, since each handle counts only its own acquisitions
         type(lock)._rebuild(lock.handle, lock.kind, lock.maxvalue, lock.name).release()
     except (OSError, ValueError, NotImplementedError):
-        # its name is gone, it was given back meanwhile, or this system tells no semaphore's value
+        # its name is gone, it was released meanwhile, or this system does not report a semaphore's value
         return False
     return True
 
 
 def _woken(condition: Any) -> bool:
-    """Say that the thread that was told to wake has woken, if it was told and has not."""
+    """Confirm the wake-up of a waiting thread that was signalled and has not confirmed it; True if there was one."""
     told, woken = condition._wait_semaphore._semlock, condition._woken_count._semlock
     if told._get_value() == 0 or woken._get_value() > 0:
         return False

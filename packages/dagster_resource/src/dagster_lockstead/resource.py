@@ -35,6 +35,13 @@ def _check_arguments(kind: type[dagster.ConfigurableResource], given: dict[str, 
         raise TypeError(f"{kind.__name__} has no argument {unknown[0]!r}; it has {known}")
 
 
+def checked_resource(name: str, found: object) -> "LockResource":
+    """Return the resource of a name. TypeError, with one line, if it is not a LockResource."""
+    if not isinstance(found, LockResource):
+        raise TypeError(f"the resource {name!r} must be a LockResource, and is {type(found).__name__}")
+    return found
+
+
 def unmocked(resource: Any) -> Any:
     """Return the resource; for a mock, which only a test uses, return one whose locks are in this process's memory."""
     mock = sys.modules.get("unittest.mock")
@@ -46,9 +53,9 @@ def unmocked(resource: Any) -> Any:
 class LockStore(dagster.ConfigurableResource):
     """The address of a store: its URL, and separately the user and the password, so that they can be an `EnvVar`."""
 
-    url: str = Field(description="Where the store is, as in gs://my-bucket/locks; without a user and a password.")
-    username: str = Field(default="", description="The user of the store, where it wants one.")
-    password: str = Field(default="", description="The password of that user; give it as EnvVar.")
+    url: str = Field(description="The URL of the store, as in gs://my-bucket/locks, without user and password.")
+    username: str = Field(default="", description="The user name for the store, if it requires one.")
+    password: str = Field(default="", description="The password of that user; use an EnvVar.")
 
     def __init__(self, **given: Any) -> None:
         _check_arguments(type(self), given)
@@ -82,16 +89,17 @@ class LockResource(dagster.ConfigurableResource):
 
     store: LockStore
     ttl: Optional[str] = Field(  # noqa: UP045 - Dagster reads the annotation
-        default=None, description="How long a lease lives if nobody renews it: seconds, or text as in 5m; 5 minutes."
+        default=None,
+        description="How long a lease lasts without a renewal: seconds, or text such as 5m. Default: 5 minutes.",
     )
     timeout: Optional[str] = Field(  # noqa: UP045
-        default=None, description="How long to wait for a lock: seconds, or text as in 10m; without it forever."
+        default=None, description="How long to wait for a lock: seconds, or text such as 10m. Default: forever."
     )
     purpose: Optional[str] = Field(  # noqa: UP045
-        default=None, description="Why locks are taken; shown to whoever waits."
+        default=None, description="Why locks are acquired; shown to waiters."
     )
     gcs: dagster.ResourceDependency[Optional[object]] = Field(  # noqa: UP045
-        default=None, description="A resource that gives a client of Cloud Storage by get_client(); for gs: alone."
+        default=None, description="A resource whose get_client() returns a Cloud Storage client; only for gs: stores."
     )
 
     _kept: dict[str, Any] = PrivateAttr(default_factory=dict)
@@ -108,7 +116,7 @@ class LockResource(dagster.ConfigurableResource):
                 seconds(given[name], name)
         gcs = given.get("gcs")
         if gcs is not None and not hasattr(gcs, "get_client") and not isinstance(gcs, compat.ConfiguredLater):
-            raise TypeError(f"gcs= must have get_client(), as GCSResource has, and {type(gcs).__name__} has not")
+            raise TypeError(f"gcs= needs a method get_client(), as GCSResource has; {type(gcs).__name__} has none")
         super().__init__(**given)
 
     @classmethod
@@ -116,7 +124,7 @@ class LockResource(dagster.ConfigurableResource):
         """Raise TypeError: which lock a step acquires must not depend on the input of a launchpad."""
         raise TypeError(
             "LockResource cannot be configured at launch, or two runs could take two locks: "
-            "say LockResource(store=EnvVar('LOCKS')) for what the environment decides"
+            "use LockResource(store=EnvVar('LOCKS')) for a value from the environment"
         )
 
     @property

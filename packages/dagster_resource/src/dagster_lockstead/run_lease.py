@@ -23,10 +23,10 @@ from dagster_lockstead.frames import bears_interrupts
 from dagster_lockstead.multiprocessing_workaround import SemaphoreRepair
 from dagster_lockstead.reporting import Reporter
 from dagster_lockstead.watching import Watch, is_ending
-from lockstead import Lease, LeaseLost, LeaseTicket, Lock, StoreError
+from lockstead import Lease, LeaseLost, Lock, StoreError
 from lockstead.supervise.child_processes import ChildProcesses
 from lockstead.wrapping.acquiring import draw_token, give_back, look, marked, take_back_granted, try_at_once
-from lockstead.wrapping.locks import store_of
+from lockstead.wrapping.locks import store_of, ticket_of
 
 if TYPE_CHECKING:
     from dagster_lockstead.spec import LockSpec
@@ -157,7 +157,9 @@ class RunLease:
             return None
         # Dagster retries a step that a user terminated as if it had failed, and the lock would stay held
         if is_ending(self._context.instance, self._context.run_id):
-            return _interrupted(f"the run {self._context.run_id} is to end: {event.step_key!r} is not tried again")
+            return _interrupted(
+                f"the run {self._context.run_id} is being terminated: {event.step_key!r} is not retried"
+            )
         return None
 
     def _on_lost(self) -> None:
@@ -192,8 +194,7 @@ class RunLease:
             seen = self._lock.inspect()
             if seen is None or seen.holder != lease.holder:
                 return True
-            store = store_of(self._lock)
-            ticket = LeaseTicket(store, seen.key, seen.holder, seen.incarnation, lease.ttl)
+            ticket = ticket_of(self._lock, seen)
             here = socket.gethostname()
             away = {one.owner for one in self._lock.members(ticket) if one.host != here}
             return not away or self._lock.wait_for_members(ticket, owner_filter=away.__contains__, timeout=DRAIN)

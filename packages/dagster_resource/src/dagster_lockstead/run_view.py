@@ -1,6 +1,6 @@
-"""What a key that is worked out for a whole run may look at: `RunView`.
+"""`RunView`: the argument of a callable key for a whole run.
 
-Apart from `leasing`, which every code location imports and which needs none of it.
+Separate from `leasing`, which every code location imports and which does not need it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 PARTITION: Final = "dagster/partition"
-"""The tag that names the partition of a run."""
+"""The tag with the partition of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run, as its key's callable gets it. partition_key is None for a run of no partition."""
+    """A run, as a callable key gets it. partition_key is None for a run without a partition."""
 
     run_id: str
     job_name: str
@@ -25,7 +25,7 @@ class RunView:
 
 
 def view(plan_context: Any) -> RunView:
-    """Return the run that an executor was given."""
+    """Return the view of the run that an executor executes."""
     run = plan_context.dagster_run
     return RunView(
         run_id=run.run_id,

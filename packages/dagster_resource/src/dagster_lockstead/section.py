@@ -17,10 +17,11 @@ from dagster_lockstead.aborting import Abort
 from dagster_lockstead.closing import closed_with
 from dagster_lockstead.frames import bears_interrupts
 from dagster_lockstead.reporting import Reporter
-from dagster_lockstead.resource import LockResource
+from dagster_lockstead.resource import LockResource, checked_resource
 from dagster_lockstead.spec import NOTHING, LockSpec
 from dagster_lockstead.working import Section
 from lockstead import Lease, Lock, urls
+from lockstead.values import seconds
 from lockstead.wrapping.locks import store_of
 
 
@@ -85,9 +86,7 @@ def entered(
     """Hold the lock in a step. is_whole: for the whole body; then the token is drawn and the acquisition reported."""
     step = compat.step_of(context)
     if step is None:
-        raise errors.InvalidLockConfig(
-            f"the lock {spec.key!r} is asked for by something that is not a step: {context!r}"
-        )
+        raise errors.InvalidLockConfig(f"the lock {spec.key!r} can only be held in a step, not in {context!r}")
     spec = named(spec, context, arguments)
     lock = lock_of(context, resource, spec)
     store, key = store_of(lock), lock.key
@@ -128,14 +127,10 @@ def named(spec: LockSpec, context: Any, arguments: Mapping[str, Any] = NOTHING) 
 
 def lock_of(context: Any, resource: LockResource, spec: LockSpec) -> Lock:
     """Return the lock of a spec in a resource's store; InvalidLockConfig, with one line, if it is invalid."""
-    if not isinstance(resource, LockResource):
-        raise errors.InvalidLockConfig(
-            f"the resource {spec.resource!r} must be a LockResource, and is {type(resource).__name__}"
-        )
     owner = owner_of(context)
     settings = spec.settings if owner is None else {**spec.settings, "owner": owner}
     try:
-        lock = spec.checked(resource.lock(str(spec.key), **settings))
+        lock = spec.checked(checked_resource(spec.resource, resource).lock(str(spec.key), **settings))
     except (TypeError, ValueError) as error:
         raise errors.InvalidLockConfig(str(error)) from error
     refuse_private(resource, is_apart=compat.is_step_process())
@@ -147,14 +142,12 @@ def refuse_private(resource: LockResource, *, is_apart: bool) -> None:
     if is_apart and not urls.spans_processes(resource.store.url):
         raise errors.InvalidLockConfig(
             f"a {resource.store.url.partition(':')[0]}: lock lives in one process, and each step has a process of its "
-            "own here, so it keeps nobody out: take sqlite: or another store"
+            "own here, so it excludes no one: use sqlite: or another store"
         )
 
 
 def limit(resource: LockResource, spec: LockSpec) -> float | None:
     """Return the seconds to wait for a lock; None to wait forever."""
-    from lockstead.values import seconds
-
     given = spec.timeout if spec.timeout is not None else resource.timeout
     return None if given is None else seconds(given, "timeout")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster
 
 from dagster_lockstead import names
-from dagster_lockstead.resources import resource_in
+from dagster_lockstead.resource import checked_resource
 from dagster_lockstead.spec import LockSpec, refuse_template
 from lockstead.renewal import default_renew_every
 from lockstead.supervise import processes
@@ -57,12 +57,12 @@ def lock_free_sensor(
     spec = LockSpec(key=key, resource=resource)
 
     def gate(context: dagster.SensorEvaluationContext) -> Any:
-        lock = resource_in(context.resources, resource).lock(str(spec.named(context).key))
+        lock = checked_resource(resource, getattr(context.resources, resource)).lock(str(spec.named(context).key))
         held = lock.inspect()
         if held is not None and not held.is_expired:
             return dagster.SkipReason(is_held(lock.key, held))
         if run := _under_way(context.instance, name):
-            return dagster.SkipReason(f"{lock.key!r} is free, and run {run} is under way, which will ask for it")
+            return dagster.SkipReason(f"{lock.key!r} is free, and run {run}, which will acquire it, has not ended")
         return requests(context) if requests is not None else dagster.RunRequest()
 
     wanted = {"job_name": target} if isinstance(target, str) else {"target": target}
@@ -92,7 +92,7 @@ def stale_lock_sensor(
     """
 
     def sweep(context: dagster.SensorEvaluationContext) -> dagster.SkipReason:
-        locks = resource_in(context.resources, resource)
+        locks = checked_resource(resource, getattr(context.resources, resource))
         held = [one for one in locks.list() if names.run_of(one.owner) is not None and not one.is_expired]
         ended = _ended(context.instance, {_run_of(one) for one in held}, time.time() - grace)
         left = [one for one in held if _run_of(one) in ended and (one.revoked_by is None or is_gone(one))]
@@ -107,7 +107,7 @@ def stale_lock_sensor(
                 did.append(f"{verb} the lease of {one.owner!r} on {one.key!r}: {why}")
         for line in did:
             context.log.warning(line)
-        return dagster.SkipReason("; ".join(did) or f"{len(held)} locks are held by runs, none of one that has ended")
+        return dagster.SkipReason("; ".join(did) or f"{len(held)} locks are held by runs, none of which has ended")
 
     return dagster.SensorDefinition(
         name=name,

@@ -9,18 +9,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final
 
 from dagster_lockstead.frames import bears_interrupts
 from lockstead import LocksteadError, Settings, templates
 from lockstead.values import checked_key
 from lockstead.wrapping.spec import LockSpecBase
-
-if TYPE_CHECKING:
-    from lockstead import AsyncLock, Lock
-
-L = TypeVar("L", "Lock", "AsyncLock")
-
 
 NOTHING: Final[Mapping[str, Any]] = {}
 
@@ -61,12 +55,6 @@ class LockSpec(LockSpecBase):
         """Return whether key and purpose are final: neither is a template, and the key is not a callable."""
         return self.is_named or not (callable(self.key) or self._templates())
 
-    def checked(self, lock: L) -> L:
-        """Return the lock; for on_unclean="fail", raise ValueError if its store cannot detect unclean ends."""
-        if self.on_unclean == "fail":
-            lock.require_unclean_detection()
-        return lock
-
     @bears_interrupts
     def named(self, context: Any, values: Mapping[str, Any] = NOTHING) -> LockSpec:
         """Return a copy with the final key and purpose for a context.
@@ -87,9 +75,9 @@ class LockSpec(LockSpecBase):
             said = " ".join(str(error).split())
             raise ValueError(f"the lock's key {called!r} raised {type(error).__name__}: {said}") from error
         if not isinstance(key, str):
-            raise TypeError(f"the lock's key {called!r} gave {type(key).__name__}, and text is wanted")
+            raise TypeError(f"the lock's key {called!r} returned {type(key).__name__}, not text")
         if not key.strip():
-            raise ValueError(f"the lock's key {called!r} gave an empty text")
+            raise ValueError(f"the lock's key {called!r} returned an empty text")
         return key
 
     def _templates(self) -> dict[str, str]:
@@ -114,7 +102,7 @@ def _check_is_no_url(key: str) -> None:
     except (LocksteadError, ValueError):
         return  # not the URL of a lock
     raise ValueError(
-        f"the key is a name such as {name!r}, not the URL of a lock: the store stands in the resource, as in "
+        f"the key is a name such as {name!r}, not the URL of a lock: the resource names the store, as in "
         "LockResource(store='sqlite:///locks.db')"
     )
 

@@ -1,7 +1,7 @@
-"""What a template of a key or a purpose may name: `{dist}`, `{partition_key}`, `{tags[team]}`.
+"""The values that templates of a key or a purpose may name: `{dist}`, `{partition_key}`, `{tags[team]}`.
 
-The arguments of the function come first, as in Prefect; then the fields of its config; then what Dagster says of the
-run. The grammar is `lockstead.templates`.
+The arguments of the function come first, as in Prefect; then the fields of its config; then the fields of the run. The
+grammar is that of `lockstead.templates`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 PARTITION: Final = "partition_key"
 
-RANGE: Final = "this run has a range of partitions: take a lock for each of them in the body, by lock.try_many"
+RANGE: Final = "this run has a range of partitions: acquire a lock for each of them in the body, with lock.try_many"
 
 
 class Values(Mapping[str, Any]):
-    """Names and their values. refused: names that have none here, with the reason, which is raised as ValueError."""
+    """Names and their values. refused: names without a value here, with the reason, which is raised as ValueError."""
 
     def __init__(self, known: Mapping[str, Any], refused: Mapping[str, str]) -> None:
         self._known = dict(known)
@@ -45,7 +45,7 @@ class Values(Mapping[str, Any]):
 
 
 def of_call(context: Any, arguments: Mapping[str, Any]) -> Values:
-    """Return what is known where a function is called; context: None, or as Dagster gives it."""
+    """Return the values for a call of a function. context: that of Dagster, or None."""
     inner = getattr(context, "op_execution_context", context)
     source: Any = compat.step_of(context) or (inner if isinstance(inner, compat.DirectContext) else None)
     if source is None:
@@ -64,14 +64,14 @@ def of_call(context: Any, arguments: Mapping[str, Any]) -> Values:
 
 
 def of_run(view: RunView) -> Values:
-    """Return what is known where a whole run asks for its lock."""
+    """Return the values for the lock of a whole run."""
     known = {name: getattr(view, name) for name in ("run_id", "job_name", "tags", "run_config", PARTITION)}
     refused = {PARTITION: "this run has no single partition"}
     return Values({name: value for name, value in known.items() if value is not None}, refused)
 
 
 def _said(ask: Callable[[], Any]) -> Any:
-    """Return what Dagster says, None if it refuses, which it does with errors of several classes."""
+    """Return the result of a call of Dagster; None if it raises, which it does with several classes."""
     with suppress(Exception):
         return ask()
     return None

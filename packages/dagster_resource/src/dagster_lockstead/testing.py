@@ -1,6 +1,6 @@
-"""How unit tests run what has a lock: by a resource whose locks live in this process.
+"""Unit tests of ops and assets with locks: a resource whose locks are in this process.
 
-For tests alone. While a block of `fake_locks` runs, calls of ops and assets are given what `@locked` added to them.
+Only for tests. Within a block of `fake_locks`, calls of ops and assets get the arguments that `@locked` added.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dagster_lockstead.resource import LockResource
 
 @contextmanager
 def fake_locks(**settings: Any) -> Iterator[LockResource]:
-    """Return a resource whose locks live in this process, and give it to whatever is called without one in the block.
+    """Return a resource whose locks are in this process, and pass it to every call without one in the block.
 
-    An op or an asset may be called as it was before it had a lock: `my_asset()`, `my_asset(build_asset_context())`. For
-    `materialize` and `execute_in_process` name it in `resources=`. settings: as of `LockResource`, but for the store.
-    Two blocks share no locks. Not for threads that call at the same time as others who enter or leave a block.
+    An op or an asset may be called as if it had no lock: `my_asset()`, `my_asset(build_asset_context())`. For
+    `materialize` and `execute_in_process` put it into `resources=`. settings: those of `LockResource`, except the
+    store. Two blocks share no locks. Not for calls in one thread while another enters or leaves a block.
     """
     made = LockResource(store=f"memory:fake-{secrets.token_hex(8)}", **settings)
 
@@ -33,12 +33,12 @@ def fake_locks(**settings: Any) -> Iterator[LockResource]:
             context = getattr(function, ADDED)
             has_context = context in given or (args and isinstance(args[0], compat.DirectContext))
             if context is not None and not has_context:
-                # for a context of Dagster's own making
+                # Dagster then makes the context
                 args = (None, *args)
             has_own = any(compat.has_resource(one, spec.resource) for one in (*args[:1], *given.values()))
             if spec.resource not in given and not has_own:
                 given[spec.resource] = made
-        # not what an outer block put there: the innermost one counts
+        # the original function, not the patch of an outer block: the innermost block counts
         return compat.direct_invocation()(definition, *args, **given)
 
     with ExitStack() as stack:

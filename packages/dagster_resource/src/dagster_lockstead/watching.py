@@ -15,6 +15,7 @@ from multiprocessing import connection
 from typing import TYPE_CHECKING, Final
 
 from dagster_lockstead.compat import is_step_process
+from lockstead.wrapping.leaving import call_within
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
@@ -42,9 +43,7 @@ def is_ending(instance: DagsterInstance, run_id: str) -> bool:
             found.append(run is not None and (run.is_finished or run.status.value == "CANCELING"))
 
     # a database that hangs must not delay the caller
-    asking = threading.Thread(target=ask, name="lockstead-ending-run", daemon=True)
-    asking.start()
-    asking.join(ANSWER)
+    call_within(ANSWER, ask, "lockstead-ending-run")
     return found == [True]
 
 
@@ -147,9 +146,9 @@ class _Shared:
                 # twice, since only a deleted run stays unknown
                 unknown = unknown + 1 if run is None else 0
                 if unknown == 2:
-                    self._tell(f"the run {self._run_id} is not known any more")
+                    self._tell(f"the run {self._run_id} no longer exists")
                 elif run is not None and run.is_finished:
-                    self._tell(f"the run {self._run_id} is over: {run.status.value}")
+                    self._tell(f"the run {self._run_id} has ended: {run.status.value}")
         self._goes_on()
 
     def _look(self) -> None:

@@ -59,7 +59,7 @@ class Section:
         Dagster retries a terminated step as if it had failed.
         """
         if self._step.previous_attempt_count and is_ending(self._step.instance, self._step.run_id):
-            self._abort.now(f"the run {self._step.run_id} is to end, and the step is not tried again")
+            self._abort.now(f"the run {self._step.run_id} is being terminated, so the step is not retried")
             raise self._failure_now()
 
     def acquire(self, run_key: held_leases.RunKey, timeout: float | None, *, is_whole: bool) -> Lease:
@@ -101,7 +101,7 @@ class Section:
         """Use the lease that the run holds in this process."""
         self._lease, self._is_guest = lease, True
         if not lease.is_held:
-            raise errors.lost(_loss(lease))
+            raise errors.lost(lease.lost_error())
         return lease
 
     def begin(self) -> None:
@@ -124,7 +124,7 @@ class Section:
                 if not self._has_begun:
                     self.settle()
                 elif not self._is_guest and held.has_others and lease.is_held:
-                    self._reporter.warn(f"{lease.key!r} is left to its ttl: another thread works under it still")
+                    self._reporter.warn(f"{lease.key!r} is left to expire: another thread still works under it")
                     with suppress(LeaseLost, StoreError):
                         lease.detach()
 
@@ -177,7 +177,7 @@ class Section:
     def _on_lost(self) -> None:
         # read here: when interrupted, the main thread may hold the keeper's lock
         if self._lease is not None and self._lease.lost_reason is not None:
-            self._loss = _loss(self._lease)
+            self._loss = self._lease.lost_error()
         self._abort.now("the lease is lost")
 
     def _has_failed(self, lease: Lease, error: BaseException | None) -> bool:
@@ -200,12 +200,12 @@ class Section:
 
     def _say_lost(self, lease: Lease) -> None:
         if lease.lost_reason is not None:
-            self._reporter.lost(lease, _loss(lease))
+            self._reporter.lost(lease, lease.lost_error())
 
     def _failure_now(self) -> errors.LockFailure:
         lease = self._lease
         if lease is not None and lease.lost_reason is not None:
-            return errors.lost(self._loss or _loss(lease))
+            return errors.lost(self._loss or lease.lost_error())
         why = self._abort.why or "the lease is lost"
         said = {names.KEY: self._lock.key, names.REASON: why}
         if lease is not None:
@@ -223,11 +223,6 @@ class _Told:
         call = self.call
         if call is not None:
             call()
-
-
-def _loss(lease: Lease) -> LeaseLost:
-    error: LeaseLost = lease.lost_error()
-    return error
 
 
 def _is_leased(step: Any) -> bool:

@@ -52,7 +52,7 @@ _PLACES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is named for the first time."""
+    """Import a public name on first use."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_PLACES[name]), name)

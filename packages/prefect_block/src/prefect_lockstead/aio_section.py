@@ -71,7 +71,7 @@ async def _acquired(lock: AsyncLock, spec: LockSpec, held_key: str | None) -> As
 
         return await aio_waiting.acquire(lock, spec, held_key)
     if spec.waiting == "reschedule":
-        raise ValueError("waiting='reschedule' needs a run of a deployment, and here Prefect runs nothing")
+        raise ValueError("waiting='reschedule' needs a run of a deployment, and there is no run of Prefect here")
     if held_key is not None and spec.timeout != 0 and await lock.inspect() is not None:
         warn_held_other(lock.key, spec, held_key)
     return await lock.acquire(spec.timeout)

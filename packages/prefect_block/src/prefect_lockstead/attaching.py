@@ -52,8 +52,8 @@ class attached(Hold):  # noqa: N801 - used as `with attached(ticket):`
             raise TypeError("attached takes store= or url=, and not both")
         if block is None and url is None and store is None:
             raise TypeError(
-                "attached: say where the lock is, by store=, block= or url=, also with client=: a ticket must not "
-                "decide where this process sends its credentials"
+                "attached: name the lock's store by store=, block= or url= (with client=, if needed): a ticket must "
+                "not decide where this process sends its credentials"
             )
         if client is not None and url is None and ":" not in (store or ""):
             raise TypeError(f"attached: the saved store {store!r} brings its own client: leave client= out")

@@ -17,14 +17,14 @@ LOSS_SIGNS: Final = (TimeoutError, LeaseLostInterrupt)
 
 
 async def find_lock(block: str) -> Place:
-    """Return the lock that a saved block means. ValueError with one line if it cannot be used; asks Prefect's API."""
+    """Return the lock of a saved block, read from Prefect's API. ValueError, with one line, if it cannot be used."""
     from prefect_lockstead import blocks
 
     return await blocks.find_lock(block)
 
 
 async def find_store(block: str) -> Place:
-    """Return the store that a saved block means; as `find_lock`."""
+    """Return the store of a saved block; as `find_lock`."""
     from prefect_lockstead import blocks
 
     return await blocks.find_store(block)

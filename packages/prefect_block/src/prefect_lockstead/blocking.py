@@ -27,7 +27,7 @@ ARRIVES: Final = 1.0
 
 
 def find_lock(block: str) -> Place:
-    """Return the lock that a saved block means. ValueError with one line if it cannot be used; asks Prefect's API."""
+    """Return the lock of a saved block, read from Prefect's API. ValueError, with one line, if it cannot be used."""
     from prefect.utilities.asyncutils import run_coro_as_sync
 
     from prefect_lockstead import blocks
@@ -37,7 +37,7 @@ def find_lock(block: str) -> Place:
 
 
 def find_store(block: str) -> Place:
-    """Return the store that a saved block means; as `find_lock`."""
+    """Return the store of a saved block; as `find_lock`."""
     from prefect.utilities.asyncutils import run_coro_as_sync
 
     from prefect_lockstead import blocks

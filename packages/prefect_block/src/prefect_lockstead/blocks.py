@@ -33,9 +33,9 @@ L = TypeVar("L", Lock, AsyncLock)
 
 
 class LocksteadLock(Access, Block):
-    """A lock by name: where it is, how to get in, how long a lease lives, and why it is taken.
+    """A saved lock: its URL, credentials, ttl, timeout and purpose.
 
-    Holds nothing itself; each `hold()` is a lease of its own.
+    The block holds nothing itself; each `hold()` acquires a separate lease.
     """
 
     _block_type_name: ClassVar[str] = "Lockstead Lock"
@@ -72,15 +72,15 @@ with LocksteadLock.load("prod-apt").hold() as lease:
         return said
 
     def lock(self, **settings: Any) -> Lock:
-        """Name the lock, blocking; settings are those of `lockstead.Lock` and win over those of the block."""
+        """Return the lock. settings: those of `lockstead.Lock`, which override those of the block."""
         return _named(Lock, self.place, settings)
 
     def alock(self, **settings: Any) -> AsyncLock:
-        """Name the lock, awaiting; as `lock`."""
+        """Return the async lock; as `lock`."""
         return _named(AsyncLock, self.place, settings)
 
     def hold(self, timeout: Duration | None = None, *, interrupt: bool = False, **settings: Any) -> Hold:
-        """Hold the lock for a `with` block. timeout: instead of the block's. interrupt: end the body on a loss."""
+        """Hold the lock for a `with` block. timeout: overrides the block's. interrupt: end the body on a loss."""
         place = self.place
         return _named(Lock, place, settings).hold(place.timeout if timeout is None else timeout, interrupt=interrupt)
 
@@ -98,22 +98,22 @@ with LocksteadLock.load("prod-apt").hold() as lease:
         )
 
     def inspect(self) -> LockInfo | None:
-        """Return who holds the lock, since when, why and until when; None if nobody does."""
+        """Return the holder of the lock, since when, why and until when; None if it is free."""
         return self.lock().inspect()
 
     async def ainspect(self) -> LockInfo | None:
-        """Return who holds the lock; as `inspect`."""
+        """Return the holder of the lock; as `inspect`."""
         return await self.alock().inspect()
 
 
 class LocksteadStore(Access, Block):
-    """A store of many locks by name, whose keys the flow names. Holds nothing itself."""
+    """A saved store of locks, whose keys the flow names. The block holds nothing itself."""
 
     _block_type_name: ClassVar[str] = "Lockstead Store"
     _block_type_slug: ClassVar[str] = "lockstead-store"
     _documentation_url: ClassVar[HttpUrl] = DOCUMENTATION
     _logo_url: ClassVar[HttpUrl] = LOGO
-    _description: ClassVar[str] = "A place for many distributed locks, whose names the flow gives."
+    _description: ClassVar[str] = "A store of many distributed locks, whose names the flow chooses."
     _code_example: ClassVar[str] = """
 ```python
 from prefect_lockstead import LocksteadStore
@@ -138,29 +138,29 @@ for holding in store.list():
         return said
 
     def lock(self, key: str, **settings: Any) -> Lock:
-        """Name a lock of this store, blocking; settings are those of `lockstead.Lock` and win over the block's."""
+        """Return a lock of this store. settings: those of `lockstead.Lock`, which override those of the block."""
         return _named(Lock, self.place.of_key(key), settings)
 
     def alock(self, key: str, **settings: Any) -> AsyncLock:
-        """Name a lock of this store, awaiting; as `lock`."""
+        """Return an async lock of this store; as `lock`."""
         return _named(AsyncLock, self.place.of_key(key), settings)
 
     def inspect(self, key: str) -> LockInfo | None:
-        """Return who holds one of the locks; None if nobody does."""
+        """Return the holder of one of the locks; None if it is free."""
         return self.lock(key).inspect()
 
     async def ainspect(self, key: str) -> LockInfo | None:
-        """Return who holds one of the locks; as `inspect`."""
+        """Return the holder of one of the locks; as `inspect`."""
         return await self.alock(key).inspect()
 
     def list(self) -> Sequence[LockInfo]:
-        """Return every key that is held, by name."""
+        """Return every lock that is held, by name."""
         place = self.place
         with connect(place.url, client=place.client) as client:
             return client.list()
 
     async def alist(self) -> Sequence[LockInfo]:
-        """Return every key that is held, by name; as `list`."""
+        """Return every lock that is held, by name; as `list`."""
         place = self.place
         async with await connect_async(place.url, client=place.client) as client:
             return await client.list()
@@ -174,7 +174,7 @@ def _named(kind: type[L], place: Place, settings: dict[str, Any]) -> L:
 
 
 async def find_lock(name: str) -> Place:
-    """Return the lock that a saved block means: `prod-apt`, or `prod#apt` for a key of the store `prod`.
+    """Return the lock of a saved block: `prod-apt`, or `prod#apt` for a key of the store `prod`.
 
     ValueError, with one line, if there is no such block or it cannot be used here. Asks Prefect's API.
     """
@@ -185,7 +185,7 @@ async def find_lock(name: str) -> Place:
 
 
 async def find_store(name: str) -> Place:
-    """Return the store that a saved block means, asking Prefect's API; ValueError, with one line, if there is none."""
+    """Return the store of a saved block, read from Prefect's API; ValueError, with one line, if there is none."""
     return (await _load(LocksteadStore, name)).place
 
 

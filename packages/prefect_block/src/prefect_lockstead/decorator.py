@@ -50,7 +50,7 @@ def locked(
     body is interrupted and raises `lockstead.LeaseLost`.
     """
     if callable(lock):
-        raise TypeError("@locked names a lock first, as in @locked('gs://bucket/locks/apt')")
+        raise TypeError("@locked needs a lock, as in @locked('gs://bucket/locks/apt')")
     spec = LockSpec(
         lock=lock,
         block=block,

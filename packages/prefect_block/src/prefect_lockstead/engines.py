@@ -91,7 +91,7 @@ def log_unreached_runner(lease: Lease | AsyncLease) -> None:
     if context is None or runner is None or isinstance(runner, ThreadPoolTaskRunner) or context.flow_run is None:
         return
     flow_run_logger(context.flow_run, context.flow).info(
-        "the lease on %r does not reach what is submitted to %s: pass lease.share() to it, and use "
+        "the lease on %r does not cover tasks submitted to %s: pass lease.share() to it, and use "
         "prefect_lockstead.attached(ticket) there",
         lease.key,
         type(runner).__name__,

@@ -51,9 +51,13 @@ class Access(BaseModel):
     purpose: str = Field(
         default="", title="Purpose", description="Why the lock is taken; shown to everyone who waits for it."
     )
-    username: str = Field(default="", title="User", description="Of the server, where the store wants one.")
+    username: str = Field(
+        default="", title="User", description="The user name of the server, if the store requires one."
+    )
     password: SecretStr = Field(
-        default=SecretStr(""), title="Password", description="Of that user. Saved encrypted and never shown."
+        default=SecretStr(""),
+        title="Password",
+        description="The password of that user. Saved encrypted and never shown.",
     )
     if GcpCredentials is not None:
         gcp_credentials: GcpCredentials | None = Field(

@@ -138,7 +138,7 @@ def released(lease: Lease | AsyncLease) -> bool:
 
 def warn(record: Record, error: Exception) -> None:
     """Log that a release failed: the lease expires after its ttl, so finished work does not fail."""
-    logging.getLogger("lockstead").warning("the lock of %r was not given back and expires: %s", record[0], error)
+    logging.getLogger("lockstead").warning("the lock of %r was not released and expires: %s", record[0], error)
 
 
 def _cancel(entry: _Entry) -> None:

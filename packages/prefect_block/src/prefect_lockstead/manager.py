@@ -28,16 +28,16 @@ _LOGGER: Final = logging.getLogger("prefect_lockstead")
 class LocksteadLockManager:
     """Locks the records of transactions on any store: `ResultStore(lock_manager=LocksteadLockManager("gs://b/locks"))`.
 
-    store: the URL of a store, a `LocksteadStore`, or the name of a saved one. A record is locked for as long as its
-    process lives and renews, or hold_timeout seconds if that is given; after its death for ttl at most. Nothing is
-    interrupted when a lock is lost: Prefect asks before it writes, and is told. Safe to share, to copy and to pickle;
-    a pickle holds the URL or the block with its password in clear; one of a saved store's name holds the name alone.
-    Managers of the same store and ttl are equal.
+    store: the URL of a store, a `LocksteadStore`, or the name of a saved one. A record stays locked while its process
+    lives and renews, or for hold_timeout seconds if that is given, and at most for the ttl after a death. A loss
+    interrupts nothing: Prefect checks the lock before it writes. Safe to share, to copy and to pickle; a pickle has
+    the URL or the block with its password in clear, but only the name of a saved store. Managers of the same store and
+    ttl are equal.
     """
 
     def __init__(self, store: str | LocksteadStore, *, ttl: Duration | None = None) -> None:
         if not isinstance(store, str) and not hasattr(store, "place"):
-            raise TypeError(f"store is a URL, a LocksteadStore or the name of one, not {type(store).__name__}")
+            raise TypeError(f"store must be a URL, a LocksteadStore or the name of one, not {type(store).__name__}")
         if isinstance(store, str) and ":" in store:
             urls.check_store(store)
         self._store = store
@@ -62,22 +62,22 @@ class LocksteadLockManager:
     def acquire_lock(
         self, key: str, holder: str, acquire_timeout: float | None = None, hold_timeout: float | None = None
     ) -> bool:
-        """Take the lock, waiting forever by default; False if others hold it after acquire_timeout seconds.
+        """Acquire the lock, waiting forever by default; False if another holder has it after acquire_timeout seconds.
 
-        True at once for who holds it already. RuntimeError instead of waiting for oneself forever.
+        True at once if this holder has it already. RuntimeError if the caller would wait for itself forever.
         """
         return record.acquire(self, key, holder, acquire_timeout, hold_timeout)
 
     async def aacquire_lock(
         self, key: str, holder: str, acquire_timeout: float | None = None, hold_timeout: float | None = None
     ) -> bool:
-        """Take the lock, awaiting; as `acquire_lock`."""
+        """Acquire the lock, awaiting; as `acquire_lock`."""
         return await aio_record.acquire(self, key, holder, acquire_timeout, hold_timeout)
 
     def release_lock(self, key: str, holder: str) -> None:
-        """Release the lock. Again, or once it was lost or has expired, is nothing; ValueError if it never was ours.
+        """Release the lock, if it was not released, lost or expired before; ValueError if this holder never had it.
 
-        A store that stays silent is a warning: the ttl frees the key.
+        If the store does not answer, a warning is logged: the ttl frees the key.
         """
         records, mine = self._open(), (key, holder)
         if records.give_back(mine):
@@ -98,11 +98,11 @@ class LocksteadLockManager:
             )
 
     def is_locked(self, key: str) -> bool:
-        """Return whether anybody holds it, as far as one look into the store can tell."""
+        """Return whether the lock is held, by one read of the store."""
         return self._seen(key) is not None
 
     def is_lock_holder(self, key: str, holder: str) -> bool:
-        """Return whether this holder holds it, by the store and, where this process renews it, by its own clock."""
+        """Return whether this holder has the lock, by the store and, if this process renews it, by its own clock."""
         holding = self._seen(key)
         if holding is None or holding.owner != _owner(holder):
             return False
@@ -110,17 +110,17 @@ class LocksteadLockManager:
         return lease is None or (lease.is_held and lease.holder == holding.holder)
 
     def wait_for_lock(self, key: str, timeout: float | None = None) -> bool:
-        """Wait until nobody holds it, and do not take it; False if somebody still does after timeout seconds."""
+        """Wait until the lock is free, without acquiring it; False if it is still held after timeout seconds."""
         return record.lock_of(self, key).wait_until_free(timeout)
 
     async def await_for_lock(self, key: str, timeout: float | None = None) -> bool:  # noqa: ASYNC109
-        """Wait until nobody holds it, awaiting; as `wait_for_lock`."""
+        """Wait until the lock is free, awaiting; as `wait_for_lock`."""
         return await (await aio_record.lock_of(self, key)).wait_until_free(timeout)
 
     # --- opening and closing -----------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Use it no more. What is still held is believed no longer once its last copy is closed, and expires."""
+        """Close it for further use. Locks that are still held are dropped with its last copy, and expire."""
         self._records = None
 
     def __enter__(self) -> Self:
@@ -138,12 +138,12 @@ class LocksteadLockManager:
         return hash((self._name, self._ttl))
 
     def __getstate__(self) -> dict[str, Any]:
-        # a block has its password as a field, and a pickle of it holds that in clear, too
+        # a pickle of a block contains the password, which is a field of it, in clear too
         place = None if isinstance(self._store, str) and ":" not in self._store else self._place
         if place is not None and (urls.has_password(place.url) or place.client is not None):
             _LOGGER.warning(
                 "the lock manager is pickled with a password or key of its store: "
-                "save a LocksteadStore and give its name instead"
+                "save a LocksteadStore and pass its name instead"
             )
         return {"store": self._store, "ttl": self._ttl}
 
@@ -156,7 +156,7 @@ class LocksteadLockManager:
 
     def _open(self) -> LeaseRegistry:
         if self._records is None:
-            raise StoreRefused("the lock manager was closed: make another one")
+            raise StoreRefused("the lock manager is closed: create another one")
         return self._records
 
     def _settings(self, place: Place, holder: str | None) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class LocksteadLockManager:
         own = {
             "ttl": self._ttl,
             "owner": None if holder is None else _owner(holder),
-            # the holder's name is Prefect's, and tells nobody which run it is
+            # the holder's name comes from Prefect and does not identify the run for people
             "purpose": None if run is None else f"a transaction of {run}",
         }
         return {**place.settings, **{name: value for name, value in own.items() if value is not None}}
@@ -176,13 +176,13 @@ class LocksteadLockManager:
         return None if holding is None or holding.is_expired else holding
 
     def _release_of_another_process(self, key: str, holder: str) -> None:
-        # who holds it says that it is over, so this takes nothing from anybody; the next finds a clean end
+        # the holder itself releases, so this takes nothing from another; the next holder sees a clean end
         with suppress(NotAcquired):
             released(record.lock_of(self, key, holder).acquire(record.RECLAIM_LIMIT, reclaim=True))
 
 
 def _owner(holder: str) -> str:
-    """Return the owner that a holder is in the store: its name, quoted where it could not be shown."""
+    """Return the owner name of a holder in the store: its name, quoted if it is not printable."""
     if not holder:
-        raise ValueError("the holder is empty; name who asks for the lock")
+        raise ValueError("the holder's name is empty")
     return holder if holder.isprintable() and holder.strip() else quote(holder)

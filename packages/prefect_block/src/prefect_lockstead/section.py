@@ -72,7 +72,7 @@ def _acquired(lock: Lock, spec: LockSpec, held_key: str | None) -> Lease:
 
         return waiting.acquire(lock, spec, held_key)
     if spec.waiting == "reschedule":
-        raise ValueError("waiting='reschedule' needs a run of a deployment, and here Prefect runs nothing")
+        raise ValueError("waiting='reschedule' needs a run of a deployment, and there is no run of Prefect here")
     if held_key is not None and spec.timeout != 0 and lock.inspect() is not None:
         warn_held_other(lock.key, spec, held_key)
     return lock.acquire(spec.timeout)

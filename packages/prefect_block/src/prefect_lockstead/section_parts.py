@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from lockstead import AsyncLease, AsyncLock, Lease, LeaseLost, Lock, nesting
 from lockstead.unclean import Unclean
-from lockstead.wrapping.messages import repair_first
+from lockstead.wrapping.messages import may_need_repair, repair_first
 from prefect_lockstead import reentrancy, run_context
 from prefect_lockstead.errors import PreviousLeaseUnclean
 from prefect_lockstead.places import Place
@@ -25,9 +25,7 @@ def resolved(kind: type[L], spec: LockSpec, found: Place) -> tuple[LockSpec, L, 
     owner = run_context.owner()
     if owner is not None and lock.settings.owner is None:
         lock = kind(found.url, client=found.client, owner=owner, **settings)
-    if spec.on_unclean == "fail":
-        lock.require_unclean_detection()
-    return spec, lock, place_of(found.url)
+    return spec, spec.checked(lock), place_of(found.url)
 
 
 def limited(spec: LockSpec, place: tuple[str, str]) -> tuple[LockSpec, str | None]:
@@ -50,7 +48,7 @@ def judge(found: Unclean | None, spec: LockSpec) -> None:
         return
     if spec.on_unclean == "fail":
         raise PreviousLeaseUnclean(repair_first(found))
-    run_context.logger().warning("%s: what it left may need repair", found)
+    run_context.logger().warning("%s", may_need_repair(found))
 
 
 def ended(lease: Lease | AsyncLease, error: BaseException | None) -> LeaseLost | None:

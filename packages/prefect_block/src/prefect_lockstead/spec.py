@@ -22,12 +22,13 @@ TEXTS: Final = ("lock", "block", "purpose")
 
 @dataclass(frozen=True, slots=True)
 class LockSpec(LockSpecBase):
-    """One lock as its flow or task names it. Durations become seconds. ValueError or TypeError with one line otherwise.
+    """The parameters of one lock of a flow or task. Invalid ones raise ValueError or TypeError, with one line.
 
-    lock: the lock's URL, without a password; or block: the name of a saved block. Both, and purpose, may be templates
-    of the parameters. ttl None: what the URL or the block says, or 300 s. timeout None: wait forever. on_unclean: what
-    to do if the previous lease did not end cleanly. waiting: in the process, or without a worker slot, which needs a
-    deployment. labels are stored with the lock and shown to waiters. is_named: its templates are rendered.
+    Durations become seconds. lock: the lock's URL, without a password; or block: the name of a saved block. Both, and
+    purpose, may be templates of the parameters. ttl None: the URL's or the block's value, or 300 s. timeout None: wait
+    forever. on_unclean: what to do if the previous lease did not end cleanly. waiting: in the process, or without a
+    worker slot, which needs a deployment. labels are stored with the lock and shown to waiters. is_named: its templates
+    are rendered.
     """
 
     lock: str | None = None
@@ -36,7 +37,7 @@ class LockSpec(LockSpecBase):
     is_named: bool = False
 
     def __post_init__(self) -> None:
-        """Check everything that is known by now, and complete it."""
+        """Check everything that is known at import time, and convert durations to seconds."""
         _check_name(self)
         self.complete()
         check_choice("waiting", self.waiting, ("in_process", "reschedule"))
@@ -51,14 +52,14 @@ class LockSpec(LockSpecBase):
         return frozenset().union(*(templates.names_in(name, text) for name, text in texts.items() if text is not None))
 
     def check_parameters(self, function: str, known: frozenset[str], *, takes_any: bool) -> None:
-        """Raise ValueError, with one line, for a template that names a parameter which the function has not."""
+        """Raise ValueError, with one line, for a template that names a parameter that the function does not have."""
         missing = sorted(self.names - known)
         if missing and not takes_any:
             has = f"has {', '.join(sorted(known))}" if known else "has none"
             raise ValueError(f"the lock's template names {missing[0]!r}, no parameter of {function!r}, which {has}")
 
     def named(self, parameters: Mapping[str, Any]) -> LockSpec:
-        """Return it without templates. ValueError with one line if a value is missing, or makes no lock."""
+        """Return a copy with rendered templates. ValueError, with one line, for a missing value or an invalid lock."""
         said: dict[str, Any] = {}
         if self.is_named:
             return self
@@ -72,7 +73,7 @@ class LockSpec(LockSpecBase):
 
 
 def place_of(url: str) -> tuple[str, str]:
-    """Return (store, key) of a lock's URL, the same for each way to write it, settings left out."""
+    """Return (store, key) of a lock's URL, the same for every spelling, without settings."""
     before, has_fragment, after = url.partition("#")
     store, key = before.partition("?")[0], after.partition("?")[0]
     if not has_fragment:
@@ -82,20 +83,22 @@ def place_of(url: str) -> tuple[str, str]:
 
 def _check_name(spec: LockSpec) -> None:
     if isinstance(spec.lock, str) and urls.has_password(spec.lock):
-        # before anything of it is shown
+        # checked first, since later messages show the URL
         raise ValueError(
             "the lock's URL has a password in it, which everybody can read who sees the flow or the parameters of its "
             "runs: name a block (block=), whose password Prefect encrypts, or keep the URL of the store in a variable "
             "or a file of the worker, as in 'env:LOCK_STORE#apt' or 'file:/run/secrets/lock-store#apt'"
         )
     if (spec.lock is None) == (spec.block is None):
-        raise ValueError("name the lock once: its URL, as in @locked('gs://bucket/locks/apt'), or block= with a name")
+        raise ValueError(
+            "name the lock once: by its URL, as in @locked('gs://bucket/locks/apt'), or by block=, the name of a block"
+        )
     for name in TEXTS:
         check_text(name, getattr(spec, name))
 
 
 def _checked_settings(spec: LockSpec) -> Settings:
-    """Check the URL and the settings together; nothing is opened, and no client library imported."""
+    """Return the settings of the URL and the spec, checked together. Opens nothing, and imports no client library."""
     settings, url = spec.settings, spec.lock
     if not spec.is_named:
         spec.names  # noqa: B018 - it raises for a template that cannot be read

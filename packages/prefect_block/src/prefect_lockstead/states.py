@@ -122,9 +122,9 @@ def _ends(state: State[Any]) -> bool:
 def leave(stopped: Stopped, key: str) -> None:
     """Raise Pause or Abort for a run that was stopped while it waited; return if it was paused and has been resumed."""
     state = stopped.state
-    said = f"while it waited for {key!r}; the lock was not taken, or given back"
+    said = f"while it waited for {key!r}; the lock was not acquired, or was released"
     if not _ends(state):
-        logger().info("the run was paused %s: it asks again when it is resumed", said)
+        logger().info("the run was paused %s: it waits again when it is resumed", said)
         _sit_out(state)
     elif state.is_paused():
         raise Pause(f"the run was suspended {said}", state=state)
@@ -152,13 +152,13 @@ def check_can_come_back() -> None:
     """Raise ValueError unless this run can leave its process and be started again without doing anything twice."""
     run, of_flow = here(), FlowRunContext.get()
     if run is None or run.task_run is not None or of_flow is None or of_flow.flow_run is None:
-        raise ValueError(f"{_REFUSED}: this is not the entry of a flow run; take waiting='in_process'")
+        raise ValueError(f"{_REFUSED}: this is not the entry of a flow run; use waiting='in_process'")
     if of_flow.flow_run.parent_task_run_id is not None:
-        raise ValueError(f"{_REFUSED}: the run has a parent, which waits for it; take waiting='in_process'")
+        raise ValueError(f"{_REFUSED}: the run has a parent, which waits for it; use waiting='in_process'")
     if of_flow.flow_run.deployment_id is None:
-        raise ValueError(f"{_REFUSED}: nobody would start this run again; take waiting='in_process' or deploy the flow")
+        raise ValueError(f"{_REFUSED}: nothing would start this run again; use waiting='in_process' or deploy the flow")
     if of_flow.task_run_dynamic_keys:
-        raise ValueError(f"{_REFUSED}: tasks ran already and would run again; name the lock on the flow itself")
+        raise ValueError(f"{_REFUSED}: tasks ran already and would run again; put the lock on the flow itself")
 
 
 _REFUSED: Final = "waiting='reschedule' needs a run of a deployment"
@@ -188,17 +188,17 @@ def coming_back(message: str, after: float) -> Pause:
     """
     run, of_flow = here(), FlowRunContext.get()
     if run is None or run.flow_run_id is None or of_flow is None or of_flow.flow_run is None:
-        raise RuntimeError("there is no flow run that could come back")
+        raise RuntimeError("there is no flow run to reschedule")
     at = datetime.now(UTC) + timedelta(seconds=after)
     state: State[Any] = Scheduled(name=AWAITING, message=message, scheduled_time=at)
     with client() as opened:
         now = opened.read_flow_run(run.flow_run_id)
         if now.state is not None and (_ends(now.state) or now.state.is_paused()):
-            return Pause(f"the run does not go on: {now.state.message or now.state.name}", state=now.state)
+            return Pause(f"the run does not continue: {now.state.message or now.state.name}", state=now.state)
         _spare_its_retries(opened, now)
         answer = opened.set_flow_run_state(run.flow_run_id, state)
     if answer.state is None or answer.state.name != AWAITING:
-        raise RuntimeError(f"the run cannot be scheduled anew: Prefect says {answer.status} {answer.details!r}")
+        raise RuntimeError(f"the run cannot be rescheduled: Prefect answered {answer.status} {answer.details!r}")
     of_flow.flow_run.state = state
     return Pause(message, state=state)
 
