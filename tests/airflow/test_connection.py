@@ -49,18 +49,28 @@ def test_no_hint_of_the_form_is_longer_than_its_field():
         ({"host": "redis://h/0", "password": "p"}, "redis://:p@h/0"),
         ({"host": "redis://h", "port": 7000, "schema": "3"}, "redis://h:7000/3"),
         ({"host": "", "extra": {"url": "etcd://h:2379/l"}}, "etcd://h:2379/l"),
+        ({"host": "redis://me@h/0"}, "redis://me@h/0"),
+        ({"host": "redis://::1", "port": 6379}, "redis://[::1]:6379"),
+        ({"host": "redis://10", "port": 6379}, "redis://10:6379"),
     ],
 )
 def test_the_store_stands_in_the_host_with_login_and_password(said: dict[str, Any], url: str):
     assert url_of(conn(**said)) == url
 
 
+def test_plain_extras_are_text_and_others_are_ignored_elsewhere():
+    assert naming.with_options(conn(extra={"a": True, "b": "Apt "}), "redis://h/0") == "redis://h/0?a=true&b=Apt"
+    extra = {"sslmode": "require", "keepalives": {"idle": 1}, "options": None}
+    assert naming.extras_of(conn(conn_type="postgres", extra=extra)) == {"sslmode": "require"}
+
+
 @pytest.mark.parametrize(
     ("said", "line"),
     [
-        ({"host": "bucket"}, "no scheme"),
+        ({"host": "bucket"}, "no scheme.*write the connection as JSON"),
         ({"host": "gs://bucket/locks#apt"}, "remove '#' and what follows"),
         ({"host": None}, "names no store"),
+        ({"login": "u"}, "names no store"),
         ({"extra": {"redis_conn_id": "a", "postgres_conn_id": "b"}}, "redis_conn_id and postgres_conn_id: leave one"),
         ({"extra": {"google_conn_id": "a"}}, "names no bucket"),
         ({"host": "redis://me@h/0", "password": "p"}, "its URL names a user, too: leave one"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from airflow_lockstead.grants import Grant, failure, granted, unclean_of
+from airflow_lockstead.grants import MARK, Grant, failure, granted, unclean_of
 from airflow_lockstead.names import Attempt, log_of
 from airflow_lockstead.outcomes import Becomes, Kind, Leaving, becomes, leaving
 from lockstead import LeaseOutcome, LeaseTicket, NotAcquired, OutcomeUnknown, PreviousLease, StoreRefused
@@ -59,6 +62,14 @@ def test_an_unmapped_tasks_name_has_no_index():
     assert not second.works_before([])("airflow:dag/run/t2/1")
 
 
+def test_a_mapped_tasks_name_has_its_index_from_zero_on():
+    assert Attempt("dag", "run", "t", 0, 1).member == "airflow:dag/run/t/0/1"
+    found = {"dag_id": "dag", "run_id": "run", "task_id": "t", "try_number": 1}
+    assert Attempt.of(SimpleNamespace(**found, map_index=3)).map_index == 3
+    # as Airflow 3 may have it for a task that is not mapped
+    assert Attempt.of(SimpleNamespace(**found, map_index=None)).map_index == -1
+
+
 def test_an_owner_is_printable_whatever_a_run_is_called():
     assert Attempt("dag", "a\nb", "t", -1, 1).member == "airflow:dag/a?b/t/1"
 
@@ -70,6 +81,28 @@ def test_a_grant_is_read_back_from_an_xcom_and_an_event():
     assert grant.xcom == {"ticket": str(TICKET), "token": 7, "key": "apt", "holder": TICKET.holder}
     with pytest.raises(ValueError, match="not what acquire returns"):
         Grant.read({"ticket": "x"})
+
+
+def test_a_grant_without_a_token_is_shown_and_read_back():
+    grant = granted(TICKET, None, -1.0, None)
+    assert str(grant) == "acquired 'apt' with no token after 0.0 s"
+    assert Grant.read(grant.xcom) == Grant(str(TICKET), None, "apt", TICKET.holder) == grant
+    assert str(granted(TICKET, 7, 1.5, None)) == "acquired 'apt' with token 7 after 1.5 s"
+    assert Grant.read(granted(TICKET, 7, 1.5, "who died").event).unclean == "who died"
+
+
+@pytest.mark.parametrize(
+    ("owner", "progress", "unclean"),
+    [
+        ("me", f"{MARK}who died", "who died"),
+        ("me", "who died", None),  # a progress of the task code's
+        ("me", None, None),
+        ("them", f"{MARK}who died", None),
+    ],
+)
+def test_a_retry_reads_the_note_of_its_own_earlier_try(owner: str, progress: str | None, unclean: str | None):
+    earlier: Any = SimpleNamespace(owner=owner, progress=progress)
+    assert unclean_of(None, "me", earlier) == unclean
 
 
 @pytest.mark.parametrize(
@@ -97,4 +130,6 @@ def test_an_event_says_whether_a_retry_could_mend_it(error: Exception, state: st
 def test_the_link_leads_to_the_log_of_who_acquires():
     assert log_of("d", "r 1", "g.acquire", -1, is_new=True) == "/dags/d/runs/r%201/tasks/g.acquire"
     assert log_of("d", "r", "a", 4, is_new=True) == "/dags/d/runs/r/tasks/a/mapped/4"
+    assert log_of("d/e", "r", "a", 0, is_new=True) == "/dags/d%2Fe/runs/r/tasks/a/mapped/0"
+    assert log_of("d", "r", "a", -1, is_new=False) == "/dags/d/grid?dag_run_id=r&task_id=a&tab=logs"
     assert log_of("d", "r", "a", 4, is_new=False) == "/dags/d/grid?dag_run_id=r&task_id=a&map_index=4&tab=logs"

@@ -306,6 +306,10 @@ def test_a_keeper_outweighs_all_tasks_after_its_acquire(
             assert total < found[keeper_id] or found[keeper_id] == HEAVIEST
 
 
+def test_a_keeper_weighs_one_more_than_the_tasks_after_its_acquire():
+    assert keeper_weights({"a": 5}, {"acquire": {"a"}, "a": set()}, {"keep": "acquire"}) == {"keep": 6}
+
+
 def test_a_long_chain_of_groups_has_a_valid_keeper_weight():
     names = [f"g{number}" for number in range(200)]
     downstream = {one: {two} for one, two in itertools.pairwise(names)} | {names[-1]: set()}

@@ -183,7 +183,7 @@ def test_a_partitioned_asset_fails_in_a_run_without_a_partition(world: World):
     for target in (None, daily.key):
         passed, told = world.check(daily, target=target)
         assert not passed
-        assert "has partitions, and this run names none" in told
+        assert "has partitions, and this run has none" in told
 
 
 def test_a_run_of_a_range_judges_each_of_its_partitions(world: World):

@@ -22,7 +22,7 @@ def test_a_leased_executor_has_the_inner_config_and_requirements() -> None:
 
 
 def test_what_is_no_executor_is_refused_in_one_line() -> None:
-    with pytest.raises(TypeError, match=r"^leased\(\) wants an executor's definition, .*, not str$"):
+    with pytest.raises(TypeError, match=r"^leased\(\) needs an executor definition, .*, not str$"):
         leased("multiprocess", key="k")
     with pytest.raises(ValueError, match="on_unclean must be"):
         leased(dg.in_process_executor, key="k", on_unclean="perhaps")

@@ -35,13 +35,13 @@ STANDS_UNDER: dict[str, Callable[[Any], object]] = {
 }
 
 NOT_FOR: dict[str, tuple[Callable[[Any], object], str]] = {
-    "success hook": (dg.success_hook, "by context.resources.lock.hold(None, 'apt')"),
-    "failure hook": (dg.failure_hook, "by context.resources.lock.hold(None, 'apt')"),
-    "observable source asset": (dg.observable_source_asset, "by lock.hold(context, 'apt')"),
-    "graph": (dg.graph, "put it under the @op of its ops"),
-    "graph asset": (dg.graph_asset, "put it under the @op of its ops"),
-    "graph multi-asset": (dg.graph_multi_asset(outs={"a": dg.AssetOut()}), "put it under the @op of its ops"),
-    "job": (dg.job, "put it under the @op of its ops"),
+    "success hook": (dg.success_hook, "with context.resources.lock.hold(None, 'apt')"),
+    "failure hook": (dg.failure_hook, "with context.resources.lock.hold(None, 'apt')"),
+    "observable source asset": (dg.observable_source_asset, "with lock.hold(context, 'apt')"),
+    "graph": (dg.graph, "put it below the @op of its ops"),
+    "graph asset": (dg.graph_asset, "put it below the @op of its ops"),
+    "graph multi-asset": (dg.graph_multi_asset(outs={"a": dg.AssetOut()}), "put it below the @op of its ops"),
+    "job": (dg.job, "put it below the @op of its ops"),
 }
 
 

@@ -20,7 +20,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final
 
-from tests.mutants.killing import PURE, ROOT, SOURCES, UNIT, Mutant, of_file, tried
+from tests.mutants.killing import PURE, ROOT, SOURCES, TABLES, UNIT, WRAPPERS, Mutant, of_file, path_of, tried
 from tests.mutants.warm import ELSEWHERE, tried_warm
 
 RESULTS: Final = ROOT / "build" / "mutants.jsonl"
@@ -34,11 +34,12 @@ def files(patterns: Sequence[str]) -> list[str]:
     """Return the modules whose names match, protocol first."""
     known = ["renewal.py"]
     known += [
-        str(path.relative_to(SOURCES / "lockstead"))
+        str(path.relative_to(SOURCES))
         for folder in FOLDERS
-        for path in sorted((SOURCES / "lockstead" / folder).glob("*.py"))
+        for path in sorted((SOURCES / folder).glob("*.py"))
         if path.name != "__init__.py"
     ]
+    known += WRAPPERS
     return [file for file in known if not patterns or any(fnmatch(file, pattern) for pattern in patterns)]
 
 
@@ -57,7 +58,7 @@ def judged() -> dict[str, dict[str, str]]:
 
 
 def _digest(file: str) -> str:
-    return hashlib.sha256((SOURCES / "lockstead" / file).read_bytes()).hexdigest()[:16]
+    return hashlib.sha256(path_of(file).read_bytes()).hexdigest()[:16]
 
 
 def known() -> dict[str, dict[str, Any]]:
@@ -109,9 +110,10 @@ def main(arguments: Sequence[str]) -> int:
 def _all(left: Sequence[Mutant], jobs: int, *, is_quick: bool) -> Iterable[tuple[Mutant, str | None, float]]:
     """Run them: mutants inside functions in forks of one process, each other one in a process of its own."""
     protocol = [mutant for mutant in left if mutant.file.startswith(PURE)]
-    others = [mutant for mutant in left if mutant not in protocol]
+    wrappers = [mutant for mutant in left if mutant.file in WRAPPERS]
+    others = [mutant for mutant in left if mutant not in protocol and mutant not in wrappers]
     apart: list[Mutant] = []
-    stages = [(protocol, UNIT, True), (others, REAPER, False)]
+    stages = [(protocol, UNIT, True), (wrappers, TABLES, False), (others, REAPER, False)]
     while stages:
         mutants, places, is_seeded = stages.pop(0)
         named = {mutant.name: mutant for mutant in mutants}

@@ -26,7 +26,7 @@ from typing import Any, Final
 from tests.mutants.making import Mutation, mutated, mutations
 
 ROOT: Final = Path(__file__).parents[2]
-SOURCES: Final = ROOT / "core" / "src"
+SOURCES: Final = ROOT / "core" / "src" / "lockstead"
 SEEDS: Final = range(300)
 LIMIT: Final = 240.0
 """Seconds for one mutant; one that hangs counts as killed. On the unchanged engine all stages take a fraction of it.
@@ -38,6 +38,12 @@ PURE: Final = ("protocol/", "renewal.py")
 UNIT: Final = ("tests/protocol",)
 RUNTIME: Final = ("tests/runtime",)
 
+WRAPPERS: Final = tuple(f"airflow_lockstead/{name}.py" for name in ("grants", "names", "naming", "outcomes", "wiring"))
+"""The decisions of a wrapper that need no orchestrator."""
+
+TABLES: Final = tuple(f"tests/airflow/test_{name}.py" for name in ("connection", "outcomes", "wiring"))
+"""The tests of these."""
+
 
 PYTEST: Final = ("-x", "-q", "-n0", "-o", "cache_dir=build/cache/mutants", "-m", "not slow", "--hypothesis-seed=0")
 """How tests are run on a mutant: the same each time, up to the first failure."""
@@ -45,7 +51,7 @@ PYTEST: Final = ("-x", "-q", "-n0", "-o", "cache_dir=build/cache/mutants", "-m",
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change of one module. file is below `lockstead/`."""
+    """One change of one module. file is below `lockstead/`, or begins with the name of a wrapper's package."""
 
     file: str
     mutation: Mutation
@@ -66,9 +72,15 @@ class Verdict:
     took: float
 
 
+def path_of(file: str) -> Path:
+    """Return where a module is, by its name in `Mutant`."""
+    wrapper = next(ROOT.glob(f"packages/*/src/{file}"), None)
+    return wrapper or SOURCES / file
+
+
 def of_file(file: str) -> list[Mutant]:
     """Return all mutants of a module."""
-    source = (SOURCES / "lockstead" / file).read_text("utf-8")
+    source = path_of(file).read_text("utf-8")
     return [Mutant(file, mutation) for mutation in mutations(source)]
 
 
@@ -80,7 +92,7 @@ def stages(file: str, *, is_quick: bool) -> Iterator[tuple[str, tuple[str, ...]]
         if not is_quick:
             yield "tests", RUNTIME
     else:
-        yield "tests", RUNTIME
+        yield "tests", TABLES if file in WRAPPERS else RUNTIME
 
 
 def tried(mutant: Mutant, *, is_quick: bool = False, limit: float = LIMIT) -> Verdict:
@@ -125,8 +137,8 @@ def _killer(mutant: Mutant, *, is_quick: bool) -> str | None:
 
 def changed(mutant: Mutant) -> None:
     """Let this process import the module with the change in it."""
-    path = SOURCES / "lockstead" / mutant.file
-    dotted = "lockstead." + mutant.file.removesuffix(".py").replace("/", ".")
+    path = path_of(mutant.file)
+    dotted = ("" if SOURCES not in path.parents else "lockstead.") + mutant.file.removesuffix(".py").replace("/", ".")
     tree = mutated(path.read_text("utf-8"), mutant.mutation)
     sys.meta_path.insert(0, _Finder(dotted, path, tree))
 

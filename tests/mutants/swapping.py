@@ -9,7 +9,7 @@ from types import CodeType, FunctionType
 from typing import Any, Final
 
 from lockstead.runtime import interrupt
-from tests.mutants.killing import SOURCES, Mutant
+from tests.mutants.killing import Mutant, path_of
 from tests.mutants.making import mutated
 
 _IS_FUNCTION: Final = 0x2
@@ -18,7 +18,7 @@ _IS_FUNCTION: Final = 0x2
 
 def statement(mutant: Mutant) -> tuple[int, int]:
     """Return the first and last line of the statement that is changed, of a compound one of its head."""
-    node: Any = ast.parse((SOURCES / "lockstead" / mutant.file).read_text("utf-8"))
+    node: Any = ast.parse(path_of(mutant.file).read_text("utf-8"))
     lines = (1, 1)
     for step, index in mutant.mutation.path:
         node = getattr(node, step) if index is None else getattr(node, step)[index]
@@ -46,7 +46,7 @@ def functions(code: CodeType) -> dict[tuple[str, int], CodeType]:
 
 def swapped(mutant: Mutant) -> bool:
     """Put the changed functions in place; False if something else is changed."""
-    path = str(SOURCES / "lockstead" / mutant.file)
+    path = str(path_of(mutant.file))
     source = Path(path).read_text("utf-8")
     whole = compile(source, path, "exec", dont_inherit=True)
     other = compile(mutated(source, mutant.mutation), path, "exec", dont_inherit=True)

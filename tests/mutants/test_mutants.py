@@ -8,7 +8,7 @@ import tomllib
 import pytest
 
 from tests.mutants.__main__ import SURVIVORS, chosen, files, judged
-from tests.mutants.killing import SOURCES, Mutant, of_file, tried
+from tests.mutants.killing import Mutant, of_file, path_of, tried
 from tests.mutants.making import mutated, mutations
 
 SAMPLED = ("protocol/expiry.py", "protocol/lifecycle.py", "protocol/members.py", "renewal.py")
@@ -61,7 +61,7 @@ def test_each_mutant_changes_one_thing_and_compiles() -> None:
     assert whole not in made
     assert len(set(made)) == len(made)
     for file in files(()):
-        source = (SOURCES / "lockstead" / file).read_text("utf-8")
+        source = path_of(file).read_text("utf-8")
         for mutation in mutations(source)[::41]:
             compile(mutated(source, mutation), file, "exec")
 

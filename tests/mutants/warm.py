@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.mutants.killing import PYTEST, ROOT, SEEDS, SOURCES, Mutant, of_file
+from tests.mutants.killing import PYTEST, ROOT, SEEDS, Mutant, of_file, path_of
 from tests.mutants.swapping import statement, swapped
 
 LIMIT: Final = 150.0
@@ -80,6 +80,7 @@ class Warm:
 
     def __init__(self, mutants: Sequence[Mutant], jobs: int, *, is_seeded: bool) -> None:
         self._mutants = mutants
+        self._files = {str(path_of(file)): file for file in {one.file for one in mutants}}
         self._jobs = jobs
         self._is_seeded = is_seeded
         self._items: dict[str, pytest.Item] = {}
@@ -159,10 +160,9 @@ class Warm:
 
     def _trace(self, frame: FrameType, event: str, arg: object) -> Any:
         del event, arg
-        path = frame.f_code.co_filename
-        if not path.startswith(_BELOW):
+        file, ran = self._files.get(frame.f_code.co_filename), self._ran
+        if file is None:
             return None
-        file, ran = path[len(_BELOW) :], self._ran
         ran.add((file, frame.f_lineno))
 
         def lines(frame: FrameType, event: str, arg: object) -> Any:
@@ -190,9 +190,6 @@ class Warm:
         item, began_at = self._items[name], time.monotonic()
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
         return not self._failed and time.monotonic() - began_at < TEST_LIMIT
-
-
-_BELOW: Final = str(SOURCES / "lockstead") + "/"
 
 
 def _forked(work: Any, limit: float = LIMIT) -> int:

@@ -82,8 +82,6 @@ def url_of(connection: Any) -> str:
     if whole and (host or port is not None or path):
         raise ValueError(f"{who} names a store twice, by its host, port or schema and by the extra 'url': leave one")
     url = whole or _joined(who, host, port, path)
-    if "#" in url:
-        raise ValueError(f"{who} names a lock, not a store: remove '#' and what follows")
     has_user = bool(connection.login or connection.password)
     if has_user and reference_of(connection) is not None:
         raise ValueError(f"{who} has a login or password and takes credentials from another connection: leave one")
