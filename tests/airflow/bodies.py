@@ -58,7 +58,7 @@ class WhenItWaits(logging.Filter):
         self.then = then
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.msg.startswith("waiting for who works"):
+        if record.msg.startswith("waiting for members that have not ended"):
             threading.Timer(0.5, self.then).start()
         return True
 
