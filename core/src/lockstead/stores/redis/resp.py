@@ -21,11 +21,11 @@ DEPTH_MAX: Final = 8
 
 def encoded(commands: Sequence[Words]) -> bytes:
     """Return commands as they go over the wire."""
-    return b"".join(
-        piece
-        for words in commands
-        for piece in (b"*%d\r\n" % len(words), *[b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
-    )
+    pieces: list[bytes] = []
+    for words in commands:
+        pieces.append(b"*%d\r\n" % len(words))
+        pieces += [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
+    return b"".join(pieces)
 
 
 class ServerError(Exception):
@@ -38,7 +38,7 @@ class Replies:
     __slots__ = ("_arrays", "_rest")
 
     def __init__(self) -> None:
-        self._rest = bytearray()
+        self._rest = b""
         # the arrays that are not complete, outermost first: elements so far, and how many there will be
         self._arrays: list[tuple[list[Any], int]] = []
 
@@ -52,27 +52,26 @@ class Replies:
 
         Raises ValueError for what no Redis sends.
         """
-        self._rest += piece
-        rest, at, replies = self._rest, 0, list[Any]()
+        rest, at, replies = self._rest + piece, 0, list[Any]()
         while (end := rest.find(b"\r\n", at)) >= 0:
-            line, after = bytes(rest[at:end]), end + 2
-            size = _size(line)
-            if line[:1] == b"$" and size >= 0:
+            kind, text, after = rest[at : at + 1], rest[at + 1 : end], end + 2
+            size = _size(text) if kind in (b"$", b"*") else -1
+            if kind == b"$" and size >= 0:
                 after += size + 2
                 if len(rest) < after:
                     break
-                replies += self._completed(bytes(rest[end + 2 : after - 2]))
+                replies += self._completed(rest[end + 2 : after - 2])
             elif size > 0:
                 if len(self._arrays) == DEPTH_MAX:
                     raise ValueError("not a reply of Redis: arrays within arrays")
                 self._arrays.append(([], size))
             else:
-                replies += self._completed(_value(line))
+                replies += self._completed(_value(kind, text))
             at = after
         else:
             if len(rest) - at > LINE_MAX:
                 raise ValueError("a line without an end")
-        del rest[:at]
+        self._rest = rest[at:]
         return replies
 
     def _completed(self, element: Any) -> list[Any]:
@@ -87,25 +86,25 @@ class Replies:
         return [element]
 
 
-def _size(line: bytes) -> int:
-    """Return the size of the text or array that a line begins; -1 if it begins none."""
-    if line[:1] not in (b"$", b"*") or line[1:] == b"-1":
+def _size(text: bytes) -> int:
+    """Return the size of a text or an array; -1 if there is none."""
+    if text.isdigit() and len(text) <= 10:
+        return int(text)
+    if text == b"-1":
         return -1
-    if not line[1:].isdigit() or len(line) > 11:
-        raise ValueError("not a size")
-    return int(line[1:])
+    raise ValueError("not a size")
 
 
-def _value(line: bytes) -> Any:
+def _value(kind: bytes, text: bytes) -> Any:
     """Return the reply that is a line by itself. Raises ValueError for what no Redis sends."""
-    match line[:1]:
+    match kind:
         case b"-":
-            return ServerError(line[1:].decode(errors="replace"))
+            return ServerError(text.decode(errors="replace"))
         case b":":
-            return int(line[1:])
+            return int(text)
         case b"+":
-            return line[1:]
+            return text
         case b"$" | b"*":
-            return [] if line == b"*0" else None
+            return [] if text == b"0" else None
         case _:
             raise ValueError("not a reply of Redis")

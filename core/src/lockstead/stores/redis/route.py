@@ -254,8 +254,8 @@ def slot_of(key: bytes) -> int:
 def call(request: Request, along: Route) -> Asking[Any]:
     """Carry out one script call, and return the answer of the script."""
     address = yield from along.find(request.keys[0])
-    reply = (yield Ask(address, (request.by_digest(),)))[0]
-    return (yield from _settled(reply, request, address, along))
+    (reply,) = yield Ask(address, (request.by_digest(),))
+    return (yield from _settled(reply, request, address, along)) if isinstance(reply, ServerError) else reply
 
 
 def call_many(requests: Sequence[Request], along: Route) -> Asking[list[Any]]:
