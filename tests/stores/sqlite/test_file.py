@@ -457,12 +457,12 @@ def cycle(store: SqliteStore, key: str) -> None:
 
 
 def interrupted_at(step: int, work: Callable[[], object]) -> bool:
-    """Do something and interrupt it at a line of the store; return whether it had as many lines."""
+    """Do something and interrupt it at a line of the store, or of weak references; return whether it had as many."""
     left = step
 
     def trace(frame: FrameType, event: str, _arg: object) -> Any:
         nonlocal left
-        if f"{os.sep}sqlite{os.sep}" not in frame.f_code.co_filename:
+        if not any(part in frame.f_code.co_filename for part in (f"{os.sep}sqlite{os.sep}", "weakref")):
             return None
         if event == "line":
             left -= 1
@@ -479,4 +479,5 @@ def interrupted_at(step: int, work: Callable[[], object]) -> bool:
         return True
     finally:
         sys.settrace(before)
+    assert left >= 0, "the interrupt was lost"
     return False

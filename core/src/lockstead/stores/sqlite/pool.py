@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
-from weakref import WeakSet
+from weakref import ref
 
 from lockstead.errors import StoreRefused, StoreUnavailable
 from lockstead.stores.sqlite.file import (
@@ -101,8 +101,9 @@ class Pool:
         # No lock guards these: each step on a list is atomic, and an interrupt cannot leave it held.
         self._idle: list[PooledConnection] = []
         self._failed: list[PooledConnection] = []
-        # weak references: a connection that an interrupt drops is closed, and its transaction rolled back, at once
-        self._every: WeakSet[PooledConnection] = WeakSet()
+        # Weak references: a connection that an interrupt drops is closed, and its transaction rolled back. Not a
+        # WeakSet: its callbacks would swallow what a signal handler raises in them.
+        self._every: list[ref[PooledConnection]] = []
         # Held during I/O. In SQLite, a writer that finds the file locked sleeps and retries, so threads of one process
         # would sleep for milliseconds where a lock hands over in microseconds.
         self._write_turn = threading.Lock()
@@ -209,7 +210,10 @@ class Pool:
         if not self._is_open or before == [None] or made.opened[:1] != before:
             _close(made)
             raise StoreUnavailable(f"{self._path} was closed or replaced while it was opened; nothing was changed")
-        self._every.add(made)
+        for dead in [one for one in self._every if one() is None]:
+            with suppress(ValueError):  # another thread was first
+                self._every.remove(dead)
+        self._every.append(ref(made))
         _close_all(self._failed)
         return made
 
@@ -229,7 +233,7 @@ class Pool:
 
     def forget(self) -> Pool:
         """Return a new pool for a forked child, in which the inherited connections are never closed."""
-        for inherited in self._every:
+        for inherited in filter(None, [one() for one in self._every]):
             # Closing an inherited connection releases locks and may remove the journal that the parent uses. Python
             # closes it with its last reference, so add one that is never dropped.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited.connection))
