@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import time
 from typing import Any
 
@@ -25,8 +26,10 @@ from lockstead.protocol.commands import (
     Snapshot,
 )
 from lockstead.stores.zookeeper.answers import outcomes
+from lockstead.stores.zookeeper.client import Handler, _PacketSocket
 from lockstead.stores.zookeeper.encoding import decode_name, decode_record, encode_name, encode_record, in_order
 from lockstead.stores.zookeeper.store import ZookeeperStore
+from lockstead.stores.zookeeper.url import target_of
 from lockstead.testing.conformance.names import ODD_KEYS
 from lockstead.values import Name, Space
 from tests.servers.zookeeper import ZookeeperServer, asked, standing
@@ -319,3 +322,21 @@ def test_h22_no_credential_is_logged_at_any_level(
             logging.getLogger("lockstead.zookeeper").setLevel(logging.NOTSET)
     assert caplog.records, "the connection itself is logged"
     assert "hush" not in caplog.text
+
+
+# --- the connection -------------------------------------------------------------------------------------------------
+
+
+def test_packets_that_came_together_are_read_one_by_one_without_waiting() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        connection, handler = _PacketSocket(here), Handler(target_of("zk://127.0.0.1/locks"))
+        there.sendall(b"1234abcd")
+        assert handler.select([connection], [], [], LIMIT)[0] == [connection]
+        assert connection.recv(4) == b"1234"
+        # the rest is no longer in the socket, so waiting for it would not end
+        assert handler.select([connection], [], [], LIMIT)[0] == [connection]
+        assert connection.recv(64) == b"abcd"
+        assert not connection.pending()
+        assert handler.select([connection], [], [], 0.0)[0] == []
+        assert handler.select([], [connection], [], LIMIT)[1] == [connection]
