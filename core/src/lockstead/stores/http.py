@@ -11,7 +11,6 @@ import math
 import socket
 import ssl
 import time
-from asyncio.staggered import staggered_race
 from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import zip_longest
@@ -33,9 +32,6 @@ unknown outcome, and sending it again would be a hidden retry.
 """
 
 CONNECTIONS_MAX: Final = 64
-
-NEXT_ADDRESS: Final = 0.25
-"""Seconds after which the next address of a host is tried beside the one before. Source: RFC 8305."""
 
 Pool: TypeAlias = httpcore.ConnectionPool
 AwaitedPool: TypeAlias = httpcore.AsyncConnectionPool
@@ -147,15 +143,15 @@ class _AwaitedBackend(httpcore.AsyncNetworkBackend):
             raise httpcore.ConnectTimeout(f"no address of {host} was found in time") from error
         except (OSError, UnicodeError, StoreUnavailable) as error:
             raise httpcore.ConnectError(str(error)) from error
-        left = ends_at - time.monotonic()
-        attempts = [
-            partial(self._inner.connect_tcp, address, port, left, local_address, socket_options)
-            for address in _in_turn(found)
-        ]
-        stream, winner, errors = await staggered_race(attempts, NEXT_ADDRESS)
-        if winner is None:
-            raise next(filter(None, errors))
-        return cast(httpcore.AsyncNetworkStream, stream)
+        addresses = _in_turn(found)
+        for number, address in enumerate(addresses, 1):
+            left = (ends_at - time.monotonic()) / (len(addresses) - number + 1)
+            try:
+                return await self._inner.connect_tcp(address, port, left, local_address, socket_options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout):
+                if number == len(addresses):
+                    raise
+        raise httpcore.ConnectError(f"no address of {host} is known")
 
 
 def _in_turn(found: Iterable[tuple[Any, ...]]) -> list[str]:
@@ -185,27 +181,25 @@ def _until_connected(timeout: object) -> float | None:
 def blocking(tls: ssl.SSLContext, proxy: str | None = None) -> Pool:
     """Return a pool for blocking requests. Raises ValueError or ImportError for an unusable proxy."""
     kinds = httpcore.ConnectionPool, httpcore.HTTPProxy, httpcore.SOCKSProxy
-    return cast(Pool, _made(*kinds, {**_ways(tls), "network_backend": _Backend()}, proxy))
+    return cast(Pool, _made(*kinds, _Backend(), tls, proxy))
 
 
 def awaiting(tls: ssl.SSLContext, proxy: str | None = None) -> AwaitedPool:
     """Return a pool for asynchronous requests of one event loop, like `blocking`."""
     kinds = httpcore.AsyncConnectionPool, httpcore.AsyncHTTPProxy, httpcore.AsyncSOCKSProxy
-    return cast(AwaitedPool, _made(*kinds, {**_ways(tls), "network_backend": _AwaitedBackend()}, proxy))
+    return cast(AwaitedPool, _made(*kinds, _AwaitedBackend(), tls, proxy))
 
 
-def _ways(tls: ssl.SSLContext) -> dict[str, Any]:
-    return {
+def _made(direct: Any, by_http: Any, by_socks: Any, backend: object, tls: ssl.SSLContext, proxy: str | None) -> object:
+    settings: dict[str, Any] = {
         "ssl_context": tls,
+        "network_backend": backend,
         "max_connections": CONNECTIONS_MAX,
         "max_keepalive_connections": CONNECTIONS_MAX,
         "keepalive_expiry": KEEPALIVE,
     }
-
-
-def _made(direct: Any, by_http: Any, by_socks: Any, ways: dict[str, Any], proxy: str | None) -> object:
     if proxy is None:
-        return direct(**ways)
+        return direct(**settings)
     from urllib.parse import unquote, urlsplit
 
     parts = urlsplit(proxy)
@@ -215,14 +209,14 @@ def _made(direct: Any, by_http: Any, by_socks: Any, ways: dict[str, Any], proxy:
     host = parts.hostname.encode("idna") if not parts.hostname.isascii() else parts.hostname.encode()
     scheme = parts.scheme.removesuffix("h") if parts.scheme.startswith("socks") else parts.scheme
     where = httpcore.URL(scheme=scheme.encode(), host=host, port=port, target=b"/")
-    who = (unquote(parts.username).encode(), unquote(parts.password or "").encode()) if parts.username else None
+    proxy_auth = (unquote(parts.username).encode(), unquote(parts.password or "").encode()) if parts.username else None
     if parts.scheme.startswith("socks"):
         import socksio  # type: ignore[import-not-found]  # noqa: F401  # so that it is found missing now, not at the first request
 
-        return by_socks(proxy_url=where, proxy_auth=who, **ways)
+        return by_socks(proxy_url=where, proxy_auth=proxy_auth, **settings)
     if parts.scheme == "https":
-        ways = {**ways, "proxy_ssl_context": ssl.create_default_context()}
-    return by_http(proxy_url=where, proxy_auth=who, **ways)
+        settings["proxy_ssl_context"] = ssl.create_default_context()
+    return by_http(proxy_url=where, proxy_auth=proxy_auth, **settings)
 
 
 # --- requests ------------------------------------------------------------------------------------------------------
