@@ -108,7 +108,7 @@ def test_a_lease_is_released_once_and_can_be_acquired_again(alone: Alone) -> Non
     assert lease._may_leave(alone.clock.at, unused=False)
     assert alone.engine._owner_notes
     lease._end_release()
-    assert (lease._is_ended, lease._who, alone.engine._owner_notes, lease.swept) == (True, None, {}, [])
+    assert (lease._is_ended, lease._owner_note, alone.engine._owner_notes, lease.swept) == (True, None, {}, [])
     assert lease.lease_state.state.name == "LEFT"
     assert not lease._may_leave(alone.clock.at, unused=False)
     assert lease._loss_at_exit() is None

@@ -54,11 +54,21 @@ def test_a_requests_limit_is_its_own_or_the_rest_of_the_wait() -> None:
             bounded.of(now)
     assert (Limits(5.0).ends(), OVERTIME < 1) == (math.inf, True), "a wait ends within a second of its time"
     assert bounded.resumed(90.0).gives_up_at == 100.0
-    resumed = replace(bounded, is_closed=lambda: True).resumed(200.0)
+    refused: list[str] = []
+    resumed = replace(bounded, refuse_if_closed=lambda: refused.append("closed")).resumed(200.0)
     assert resumed.gives_up_at == 200.0
     assert Limits(5.0).resumed(200.0).gives_up_at is None
-    with pytest.raises(StoreRefused, match="the client was closed"):
-        resumed.refuse_if_closed()
+    resumed.refuse_if_closed()
+    assert refused == ["closed"]
+
+
+def test_a_wait_ends_after_its_pause_if_the_client_is_closed() -> None:
+    def refuse() -> None:
+        raise StoreRefused("closed")
+
+    store = Faulty()
+    (error, _reply) = driven(store, Pause(APT, 0.0, 0.0), Read(APT), limits=Limits(5.0, refuse_if_closed=refuse))
+    assert str(error) == "closed"
 
 
 def test_a_pause_ends_with_the_wait_at_the_latest() -> None:

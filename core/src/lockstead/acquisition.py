@@ -68,7 +68,7 @@ class Acquisition:
         self._request = engine.new_request(name, settings, reclaim=reclaim)
         self.gives_up_at = None if limit is None else self._started_at + limit
         ends_at = None if is_patient or limit is None else max(self._started_at + limit, now + TRY_MIN - OVERTIME)
-        self.limits = Limits(settings.request_timeout, ends_at, lambda: engine.is_closed)
+        self.limits = Limits(settings.request_timeout, ends_at, engine.refuse_if_closed)
         if self._waits:
             engine.refuse_self_wait(name)
             self._request.on_wait = self._waiting

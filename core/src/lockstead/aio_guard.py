@@ -24,7 +24,7 @@ class AsyncGuardedLease(HeldLease):
 class AsyncGuard(Generic[L]):
     """An `async with` block that is cancelled when its lease is lost, and then raises LeaseLost.
 
-    Somebody else's cancellation at the same instant stays a cancellation.
+    Another caller's cancellation at the same instant remains a cancellation.
     """
 
     def __init__(self, lease: L) -> None:

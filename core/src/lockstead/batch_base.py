@@ -25,7 +25,7 @@ AT_ONCE: Final = 8
 """Maximum number of concurrent requests of a batch."""
 
 
-def wished(keys: Iterable[str]) -> tuple[str, ...]:
+def distinct(keys: Iterable[str]) -> tuple[str, ...]:
     """Return the keys of a batch, each once; TypeError or ValueError for invalid ones."""
     if isinstance(keys, str):
         raise TypeError(f"keys are several: write [{keys!r}] for one")
@@ -34,7 +34,7 @@ def wished(keys: Iterable[str]) -> tuple[str, ...]:
 
 def in_order(keys: Iterable[str]) -> list[str]:
     """Return keys in the order in which every client acquires several locks: by their UTF-8 bytes."""
-    return sorted(wished(keys), key=lambda key: key.encode("utf-8", "surrogatepass"))
+    return sorted(distinct(keys), key=lambda key: key.encode("utf-8", "surrogatepass"))
 
 
 class Ask:
@@ -61,7 +61,7 @@ class HeldBatch(Generic[L]):
         engine.refuse_if_closed()
         self._engine = engine
         self._settings = settings
-        self._keys = wished(keys)
+        self._keys = distinct(keys)
         self._wanted = set(self._keys)
         self._had: list[L] = []
         self._left: list[L] = []

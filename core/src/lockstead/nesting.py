@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 LIMIT: Final = 600.0
-"""Seconds for which somebody who holds one lock waits for another, unless a timeout was given."""
+"""Seconds for which the holder of one lock waits for another, unless a timeout was given."""
 
 
 def warning(key: str, held: str, limit: float | None) -> str:

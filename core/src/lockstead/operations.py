@@ -264,7 +264,7 @@ class LockOperations:
         engine = self.engine
         engine.refuse_if_closed()
         gives_up_at = None if timeout is None else engine.clock.now() + seconds(timeout, "timeout")
-        return Limits(self.settings.request_timeout, gives_up_at, lambda: engine.is_closed)
+        return Limits(self.settings.request_timeout, gives_up_at, engine.refuse_if_closed)
 
     def broken(self, *, reason: str, by: str | None, now: bool, incarnation: str | None) -> Script[BreakResult | None]:
         """Revoke or remove the lease on the lock, and write an audit entry; None if there is no lease.

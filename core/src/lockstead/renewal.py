@@ -36,7 +36,7 @@ FRESH: Final = 1 / 16
 
 
 def default_renew_every(ttl: float) -> float:
-    """Return the time between two renewals where nobody set it."""
+    """Return the default time between two renewals, in seconds."""
     return ttl / RENEWALS_PER_TTL
 
 
@@ -71,7 +71,7 @@ def may_renew_early(left: float, renew_every: float) -> bool:
 
 
 def is_unrenewed(silent: float, renew_every: float) -> bool:
-    """Whether nobody seems to renew a record any more that was not renewed for `silent` seconds."""
+    """Whether a record that was not renewed for `silent` seconds is probably no longer renewed."""
     return silent > PATIENCE * renew_every
 
 

@@ -99,7 +99,7 @@ class _Round:
                     self._in_helpers.discard(one)
                     is_given_up = self._is_given_up
                 if is_given_up:
-                    # nobody takes this answer: who waited for it was interrupted
+                    # this reply is not used: the caller that waited for it was interrupted
                     one.acquisition.failed(KeyboardInterrupt())
         finally:
             self._helped()

@@ -249,7 +249,7 @@ class StoreClock(Enum):
     ONE_CLOCK = "updated_at and store_now are readings of one clock"
     TWO_CLOCKS = "store_now comes from another clock than updated_at and is coarse: calibrate, or ask one clock twice"
     NONE = "answers carry no time: observe"
-    SERVER_EXPIRES = "the server drops a record that is not renewed: what stands there is alive, and nobody else judges"
+    SERVER_EXPIRES = "the server drops a record that is not renewed: a record that exists is alive; no client judges"
 
 
 class TokenSource(Enum):

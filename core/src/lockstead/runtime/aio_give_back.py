@@ -1,4 +1,4 @@
-"""Giving a lease back: its belief ends, what is under way comes in, and then the store is asked.
+"""Releasing a lease: its use ends, a renewal in flight is waited for, and then the release is sent.
 
 Holds no lock itself, so that `inside` passes it over.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def give_back(lease: HeldLease, giving_back: Script[bool], *, unused: bool) -> bool:
-    """Release a lease; True if we removed it. unused: nobody worked under it."""
+    """Release a lease; True if this removed the record. unused: no work was done under it."""
     engine = lease._engine
     if not lease._may_leave(lease._now(), unused=unused):
         return False

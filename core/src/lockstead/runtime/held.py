@@ -37,12 +37,12 @@ class HeldLease:
     sequencer to the resource.
     """
 
-    def __init__(self, engine: Engine, kept: KeptLease, who: OwnerNote | None) -> None:
+    def __init__(self, engine: Engine, kept: KeptLease, owner_note: OwnerNote | None) -> None:
         self._engine = engine
         self._kept = kept
         self._lease_state = kept.lease_state
         self._now = engine.clock.now
-        self._who = who
+        self._owner_note = owner_note
         self._left_after_loss = False
         self._was_left = False
         self._is_ended = False
@@ -151,9 +151,9 @@ class HeldLease:
 
     def _ended(self) -> None:
         self._is_ended = True
-        if self._who is not None:
-            self._engine.note_released(self._who)
-            self._who = None
+        if self._owner_note is not None:
+            self._engine.note_released(self._owner_note)
+            self._owner_note = None
 
     def _leave_to_others(self) -> None:
         """Stop holding the lease without releasing it; LeaseLost if it is not held."""

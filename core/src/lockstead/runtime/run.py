@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
-from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused
+from lockstead.errors import OutcomeUnknown, StoreError
 from lockstead.frozen import frozen
 from lockstead.protocol.commands import Command, OutOfTime, Pause, Paused, Reply, Script
 from lockstead.protocol.record import with_timestamps
@@ -29,21 +29,21 @@ STALLED: Final = 0.1
 """
 
 
-def _never() -> bool:
-    return False
+def _pass() -> None:
+    pass
 
 
 @frozen
 class Limits:
     """The time limits of a script: of each request (seconds), and of the whole wait.
 
-    gives_up_at is an instant on the boot clock; None waits indefinitely. is_closed returns whether the client was
-    closed meanwhile, so that the wait can never succeed; it is asked after each pause.
+    gives_up_at is an instant on the boot clock; None waits indefinitely. refuse_if_closed is called after each
+    pause; it raises StoreRefused if the client was closed meanwhile, so that the wait can never succeed.
     """
 
     request_timeout: float
     gives_up_at: float | None = None
-    is_closed: Callable[[], bool] = _never
+    refuse_if_closed: Callable[[], None] = _pass
 
     def of(self, now: float) -> float:
         """Return the limit of a request that is sent now, in seconds. Raises OutOfTime if the wait is over."""
@@ -61,16 +61,11 @@ class Limits:
     def resumed(self, now: float) -> Limits:
         """Return the limits of a wait whose process or loop was stopped until now: its last try gets its full time."""
         gives_up_at = None if self.gives_up_at is None else max(self.gives_up_at, now)
-        return Limits(self.request_timeout, gives_up_at, self.is_closed)
+        return Limits(self.request_timeout, gives_up_at, self.refuse_if_closed)
 
     def back_by(self, now: float) -> float:
         """Return the instant by which a pause that begins now ends, unless the process or its loop is stopped."""
         return max(self.ends(), now + STALLED)
-
-    def refuse_if_closed(self) -> None:
-        """Raise StoreRefused if the client was closed."""
-        if self.is_closed():
-            raise StoreRefused("the client was closed: open another one")
 
     def pause(self, command: Pause, now: float) -> float:
         """Return a random length for a pause, in seconds, that does not exceed the end of the wait."""
