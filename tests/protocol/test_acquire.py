@@ -16,7 +16,7 @@ from lockstead.protocol.commands import Conflict, Create, Extend, Pause, Paused,
 from lockstead.protocol.record import Revocation, revocation_text
 from lockstead.values import LeaseOutcome, PreviousLease
 from tests.protocol.bench import APT, Bench, Session
-from tests.protocol.test_enforced import shown
+from tests.protocol.test_expiring import shown
 from tests.protocol.test_rules import overdue
 from tests.simulation.expiring import EXPIRING
 from tests.simulation.store import DATED, SHARED

@@ -4,14 +4,14 @@
 """
 
 from tests.simulation.mutants import (
-    asking,
     deadlines,
-    enforcing,
+    expiring,
     fencing,
     keeping,
+    predecessors,
+    scripts,
     sharing,
     stores,
-    telling,
     turns,
     watching,
 )
@@ -20,15 +20,15 @@ from tests.simulation.mutants.patching import MUTANTS, Mutant, broken
 __all__ = [
     "MUTANTS",
     "Mutant",
-    "asking",
     "broken",
     "deadlines",
-    "enforcing",
+    "expiring",
     "fencing",
     "keeping",
+    "predecessors",
+    "scripts",
     "sharing",
     "stores",
-    "telling",
     "turns",
     "watching",
 ]

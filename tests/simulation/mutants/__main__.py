@@ -1,4 +1,4 @@
-"""Searches the first 2,000 seeds for each mutant and writes how many it took.
+"""Plays the first 2,000 seeds for each mutant, and writes how many of them catch it.
 
 `python -m tests.simulation.mutants [NAME...]`; with `--table` it prints the table of the mutants instead.
 """
@@ -16,7 +16,7 @@ from tests.simulation.totals import cores
 
 
 def search(name: str) -> tuple[str, int, str]:
-    """Return how many of the seeds catch a mutant, and the first of them with what it says."""
+    """Return how many of the seeds catch a mutant, and the first of them with its violation."""
     first, caught = "", 0
     with broken(name):
         for seed in range(SEEDS):
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> None:
         for name, caught, first in pool.map(search, arguments or MUTANTS):
             print(f"{name:42} {caught:5} of {SEEDS}  {first}"[:180], flush=True)
             known[name] = caught
-    FOUND.write_text("".join(lines(known)))
+            FOUND.write_text("".join(lines(known)))
 
 
 def lines(known: dict[str, int]) -> Iterable[str]:

@@ -30,7 +30,7 @@ def shown(session: Session, after: float = 0.0, **more: Any) -> Session:
     return session.answer(replace(answer, **more), after)
 
 
-def enforced(**settings: Any) -> Bench:
+def expiring(**settings: Any) -> Bench:
     return Bench(EXPIRING, **settings)
 
 
@@ -38,7 +38,7 @@ def enforced(**settings: Any) -> Bench:
 
 
 def test_rule_06_a_create_on_a_renewed_lease_counts_from_that() -> None:
-    bench = enforced(ttl=10)
+    bench = expiring(ttl=10)
     session = bench.asking("a")
     session.expect(Create)
     renewed_at = bench.now - 2.0
@@ -48,7 +48,7 @@ def test_rule_06_a_create_on_a_renewed_lease_counts_from_that() -> None:
 
 
 def test_rule_06_a_takeover_on_a_renewed_lease_counts_from_that() -> None:
-    bench = enforced(ttl=10)
+    bench = expiring(ttl=10)
     lease = bench.granted("a").lease
     bench.store.perform(Extend(APT, {"ended": "1"}, lease.incarnation))
     session = bench.asking("b").commit().commit()
@@ -60,7 +60,7 @@ def test_rule_06_a_takeover_on_a_renewed_lease_counts_from_that() -> None:
 
 @pytest.mark.parametrize("earlier", [0.0, 0.7, 3.0])
 def test_rule_06_a_merged_renewal_counts_from_the_earlier_one(earlier: float) -> None:
-    bench = enforced(ttl=10)
+    bench = expiring(ttl=10)
     lease = bench.granted("a").lease
     bench.now += 4.0
     session = bench.session(renew(lease, {}, bench.context()))
@@ -71,7 +71,7 @@ def test_rule_06_a_merged_renewal_counts_from_the_earlier_one(earlier: float) ->
 
 
 def test_rule_06_a_renewal_later_than_its_send_extends_nothing() -> None:
-    bench = enforced(ttl=10)
+    bench = expiring(ttl=10)
     session = bench.asking("a")
     sent_at = bench.now
     grant = shown(session, after=0.5, renewed_at=sent_at + 0.4).outcome
@@ -79,7 +79,7 @@ def test_rule_06_a_renewal_later_than_its_send_extends_nothing() -> None:
 
 
 def test_rule_06_an_adopted_record_counts_from_its_extend() -> None:
-    bench = enforced(ttl=10)
+    bench = expiring(ttl=10)
     session = bench.asking("a").lose(after=1.0).commit(after=0.5)
     session.expect(Extend)
     renewed_at = bench.now - 1.0
@@ -88,7 +88,7 @@ def test_rule_06_an_adopted_record_counts_from_its_extend() -> None:
 
 
 def test_rule_06_a_member_counts_from_its_registrations_renewal() -> None:
-    bench = enforced(ttl=10)
+    bench = expiring(ttl=10)
     lease = bench.granted("a").lease
     session = bench.attaching(lease, "m")
     session.expect(Create)
@@ -99,7 +99,7 @@ def test_rule_06_a_member_counts_from_its_registrations_renewal() -> None:
 
 
 def test_rule_15_what_the_server_grants_less_is_believed_less() -> None:
-    bench = enforced(ttl=10)
+    bench = expiring(ttl=10)
     session = bench.asking("a")
     sent_at = bench.now
     grant = shown(session, after=0.5, lifetime=6.0).outcome
@@ -110,14 +110,14 @@ def test_rule_15_what_the_server_grants_less_is_believed_less() -> None:
 
 
 def test_rule_15_a_longer_grant_does_not_exceed_the_ttl() -> None:
-    bench = enforced(ttl=10)
+    bench = expiring(ttl=10)
     session = bench.asking("a")
     sent_at = bench.now
     assert shown(session, after=0.5, lifetime=60.0).outcome.deadline == pytest.approx(sent_at + 9.9)
 
 
 def test_rule_05_rule_15_a_short_grant_keeps_the_lock_delay() -> None:
-    bench = enforced(ttl=10, lock_delay=4.0)
+    bench = expiring(ttl=10, lock_delay=4.0)
     session = bench.asking("a")
     sent_at = bench.now
     grant = shown(session, after=0.5, lifetime=9.0).outcome
@@ -129,7 +129,7 @@ def test_rule_05_rule_15_a_short_grant_keeps_the_lock_delay() -> None:
 
 @pytest.mark.parametrize("lock_delay", [0.0, 3.0])
 def test_a_record_is_kept_for_ttl_plus_drift_plus_lock_delay(lock_delay: float) -> None:
-    bench = enforced(ttl=10, lock_delay=lock_delay)
+    bench = expiring(ttl=10, lock_delay=lock_delay)
     session = bench.asking("a")
     assert session.expect(Create).min_retention == pytest.approx(10.1 + lock_delay)
     grant = session.commit().outcome
@@ -146,7 +146,7 @@ def test_a_record_is_kept_for_ttl_plus_drift_plus_lock_delay(lock_delay: float) 
 
 
 def test_a_grant_on_an_old_lease_is_renewed_before_the_work() -> None:
-    bench = enforced(ttl=10)
+    bench = expiring(ttl=10)
     session = bench.asking("a")
     shown(session, renewed_at=bench.now - 8.5)
     session.expect(Extend)
@@ -159,7 +159,7 @@ def test_a_grant_on_an_old_lease_is_renewed_before_the_work() -> None:
 
 
 def test_h18_giving_up_while_renewing_a_grant_needs_a_sweep() -> None:
-    bench = enforced(ttl=10)
+    bench = expiring(ttl=10)
     want = bench.want("a")
     session = bench.asking(want)
     shown(session, renewed_at=bench.now - 8.5)
@@ -169,7 +169,7 @@ def test_h18_giving_up_while_renewing_a_grant_needs_a_sweep() -> None:
 
 
 def test_a_grant_on_an_old_lease_that_vanished_is_sent_again() -> None:
-    bench = enforced(ttl=10)
+    bench = expiring(ttl=10)
     session = bench.asking("a")
     shown(session, renewed_at=bench.now - 8.5)
     bench.store.erase(APT)
@@ -184,7 +184,7 @@ def test_a_grant_on_an_old_lease_that_vanished_is_sent_again() -> None:
 
 
 def test_what_stands_there_is_alive_however_long_it_stands_still() -> None:
-    bench = enforced(ttl=10)
+    bench = expiring(ttl=10)
     bench.granted("a")
     observations = ObservationCache()
     for _ in range(40):
@@ -197,7 +197,7 @@ def test_what_stands_there_is_alive_however_long_it_stands_still() -> None:
 
 
 def test_a_present_record_is_live_whatever_time_replies_show() -> None:
-    bench = enforced(ttl=10)
+    bench = expiring(ttl=10)
     bench.granted("a")
     looking = bench.asking("b", tries_once=True).commit()
     looking.expect(Read)
@@ -206,7 +206,7 @@ def test_a_present_record_is_live_whatever_time_replies_show() -> None:
 
 
 def test_what_was_ended_there_is_free_at_once() -> None:
-    bench = enforced(ttl=10)
+    bench = expiring(ttl=10)
     lease = bench.granted("a").lease
     bench.store.perform(Extend(APT, {"ended": "1"}, lease.incarnation))
     grant = bench.asking("b").run()
@@ -215,7 +215,7 @@ def test_what_was_ended_there_is_free_at_once() -> None:
 
 
 def test_rule_15_two_different_reads_are_not_always_a_renewal() -> None:
-    bench = enforced(ttl=10)
+    bench = expiring(ttl=10)
     lease = bench.granted("a").lease
     session = bench.attaching(lease, "m").commit().commit()
     session.expect(Extend)
@@ -231,7 +231,7 @@ def test_rule_15_two_different_reads_are_not_always_a_renewal() -> None:
 
 
 def test_a_member_extends_a_record_whose_age_is_unknown() -> None:
-    bench = enforced(ttl=10)
+    bench = expiring(ttl=10)
     lease = bench.granted("a").lease
     joined = bench.joined(lease, "m")
     session = bench.session(renew_member(lease, joined.registration, {}, bench.context())).commit().commit()
@@ -239,7 +239,7 @@ def test_a_member_extends_a_record_whose_age_is_unknown() -> None:
 
 
 def test_h12_a_holder_whose_record_the_server_dropped_is_told_so() -> None:
-    bench = enforced(ttl=10)
+    bench = expiring(ttl=10)
     lease = bench.granted("a").lease
     bench.now += 10.2
     assert bench.session(renew(lease, {}, bench.context())).commit().outcome.reason is LossReason.GONE
@@ -258,7 +258,7 @@ def test_a_free_key_has_no_predecessor_where_records_expire(traits: Any, ending:
 
 
 def test_a_waiter_not_first_in_the_queue_reads_before_it_writes() -> None:
-    bench = enforced(ttl=10)
+    bench = expiring(ttl=10)
     session = bench.asking("a")
     assert session.expect(Create).waiter_id == "a"
     session.answer(Conflict(is_queued=True))
@@ -271,7 +271,7 @@ def test_a_waiter_not_first_in_the_queue_reads_before_it_writes() -> None:
 
 
 def test_a_try_whose_turn_it_is_not_says_that_others_asked_first() -> None:
-    bench = enforced(ttl=10)
+    bench = expiring(ttl=10)
     want = bench.want("a")
     outcome = bench.asking(want, tries_once=True).answer(Conflict(is_queued=True)).outcome
     assert isinstance(outcome, Contended)
@@ -280,7 +280,7 @@ def test_a_try_whose_turn_it_is_not_says_that_others_asked_first() -> None:
 
 
 def test_a_takeover_out_of_turn_is_refused_and_queues() -> None:
-    bench = enforced(ttl=10)
+    bench = expiring(ttl=10)
     lease = bench.granted("a").lease
     bench.store.perform(Extend(APT, {"ended": "1"}, lease.incarnation))
     want = bench.want("b")
@@ -292,7 +292,7 @@ def test_a_takeover_out_of_turn_is_refused_and_queues() -> None:
 
 
 def test_who_reclaims_goes_on_with_its_own_and_stands_in_no_line() -> None:
-    bench = enforced(ttl=10)
+    bench = expiring(ttl=10)
     bench.asking(bench.want("a/1", owner="a")).run()
     session = bench.asking(bench.want("a/2", owner="a", reclaim=True))
     while not isinstance(session.command, Replace):
@@ -302,7 +302,7 @@ def test_who_reclaims_goes_on_with_its_own_and_stands_in_no_line() -> None:
 
 
 def test_an_unknown_outcome_out_of_turn_is_still_looked_into() -> None:
-    bench = enforced(ttl=10)
+    bench = expiring(ttl=10)
     want = bench.want("a")
     session = bench.asking(want)
     session.late()

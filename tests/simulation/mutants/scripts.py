@@ -1,4 +1,4 @@
-"""Faults of the conversations: acquire, take over, reclaim, renew, release, sweep."""
+"""Faults of the scripts: acquire, take over, reclaim, renew, release, sweep."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def reclaims_what_a_sibling_was_just_granted() -> list[Patch]:
         return bool(self.keeper.keeps(holder))
 
     def simulators(self: Any, holder: str) -> bool:
-        return any(kept.lease_state.lease.holder == holder for kept in self._kept.values())
+        return self._keeping.of_holder(holder) is not None
 
     return [(Engine, "keeps", engines), (Process, "_keeps", simulators)]
 
