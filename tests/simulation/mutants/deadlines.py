@@ -8,16 +8,12 @@ from typing import Any
 from lockstead.errors import LossReason
 from lockstead.protocol import acquire, context, expiry, lifecycle, observations, renew, schedule
 from lockstead.protocol.commands import Absent, Create, Read, Reply, StoreClock, ask
+from lockstead.protocol.context import ProtocolContext
 from lockstead.protocol.lifecycle import Event, LeaseState, State
 from lockstead.protocol.record import number
 from lockstead.values import LeaseOutcome, PreviousLease
 from tests.protocol import test_expiry, test_hazards, test_lifecycle, test_rules, test_schedule, test_set_clock
 from tests.simulation.mutants.patching import Patch, everywhere, mutant
-
-
-def _ask_late(command: Any) -> Any:
-    reply = yield from ask(command)
-    return Reply(reply.answer, reply.received_at, reply.received_at)
 
 
 @mutant(
@@ -27,7 +23,7 @@ def _ask_late(command: Any) -> Any:
     request_=Create,
 )
 def deadline_from_the_answer() -> list[Patch]:
-    return [(acquire, "ask", _ask_late), (renew, "ask", _ask_late)]
+    return [(ProtocolContext, "renewed_at", lambda self, reply: reply.received_at)]
 
 
 @mutant(
