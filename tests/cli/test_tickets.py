@@ -164,6 +164,26 @@ def is_writing(pid: int) -> bool:
     return (number, first) in (("1", "0x1"), ("64", "0x1"))  # of x86-64, of the others
 
 
+AT_THE_END = """
+import os, signal, sys
+from lockstead.cli.main import call
+
+class Last:
+    def __del__(self, kill=os.kill, own=os.getpid(), number=int(signal.SIGTERM)):
+        kill(own, number)
+
+last = Last()  # collected when the interpreter has given its signal handlers up
+sys.exit(call(["acquire", sys.argv[1]]))
+"""
+
+
+def test_h18_a_signal_after_the_ticket_does_not_change_the_exit_code(files: Shell) -> None:
+    command = [sys.executable, "-c", AT_THE_END, files.url()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done
+    assert files.run("release", done.stdout.strip()).code == 0
+
+
 def test_h18_a_signal_during_printing_releases_the_lock(files: Shell) -> None:
     """A caller that sees the exit code of a signal considers the lock not held, even if the ticket was printed."""
     reads, writes = os.pipe()

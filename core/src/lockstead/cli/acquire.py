@@ -118,6 +118,7 @@ def _print_ticket(client: Client, lease: Lease, signals: Signals, *, json: bool)
             say(f"{ticket.key!r} is held; renew it before {date_text(renew_before)}, or release it")
         # a caller that sees the exit code of a signal assumes that the lock is not held, ticket or not
         _unless_ended(signals)
+        signals.ignore()
         lease.detach()
     except BaseException:
         give_back(lease, unused=True)
