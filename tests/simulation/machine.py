@@ -46,7 +46,8 @@ class Machine(Actor):
 
     def now(self) -> float:
         """Return this process's boot clock."""
-        return self.clock.at(self.world.now)
+        clock = self.clock
+        return clock.offset + clock.rate * self.world.now
 
     def wall(self) -> float:
         """Return this process's wall clock, which is only for display."""

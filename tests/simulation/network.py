@@ -39,6 +39,8 @@ UNNOTIFIED: Final = 0.1
 RENEW_EVERY: Final = 1.0
 """Seconds between two renewals of a session while its process has a place in a queue."""
 
+_CHANGES: Final = (Create, Replace, Extend, Remove)
+
 _SHOWN: Final = ("identity", "ttl", "closing", "revoked", "token", "tombstone")
 
 
@@ -172,13 +174,14 @@ class Network:
         there, back = latency_max * random(), latency_max * random()
         roll = random()
         if self._world.now < runner.process.isolated_until:
-            fault: MessageFault | None = MessageFault.REFUSED if roll < 0.3 else MessageFault.REQUEST_LOST
-        else:
-            fault = next((fault for step, fault in self._cumulative if roll < step), None)
-        if fault is None:
-            self._deliver(runner, command, limit, there, back)
-        else:
+            fault = MessageFault.REFUSED if roll < 0.3 else MessageFault.REQUEST_LOST
             self._fail(runner, command, limit, fault, there, back)
+            return
+        for step, fault in self._cumulative:
+            if roll < step:
+                self._fail(runner, command, limit, fault, there, back)
+                return
+        self._deliver(runner, command, limit, there, back)
 
     def _deliver(self, runner: ScriptRunner, command: Command[Any], limit: float, there: float, back: float) -> None:
         """Deliver a request, and its reply if it arrives before the sender gives up."""
@@ -229,8 +232,8 @@ class Network:
         runner, number, command, back = message
         world, process = self._world, runner.process
         now = world.now
-        error = self._refusal(runner, command, now)
-        if error is not None:
+        may_refuse = now < self.down_until or self._changes_every
+        if may_refuse and (error := self._refusal(runner, command, now)) is not None:
             if back is not None:
                 world.schedule(now + back, process, runner.failed, (number, error))
             return
@@ -240,7 +243,7 @@ class Network:
             self.faults[STALE] += 1
         session = (process.name, runner.epoch)
         reply = self._store.perform(command, session, runner.sent_at if is_awaited else None)
-        if isinstance(reply, Snapshot | Removed) and isinstance(command, Create | Replace | Extend | Remove):
+        if isinstance(reply, (Snapshot, Removed)) and isinstance(command, _CHANGES):
             self._changed(command.name, isinstance(reply, Removed))
         if world.keeps_history:
             world.log("store", f"{process.name}: {described(command)} -> {described(reply)}")
@@ -259,7 +262,7 @@ class Network:
             self.faults[UNREACHABLE] += 1
             is_reset = self._random() < 0.5
             return OutcomeUnknown("connection reset") if is_reset else StoreUnavailable("connection refused")
-        if not self._changes_every or not isinstance(command, Create | Replace | Extend | Remove):
+        if not self._changes_every or not isinstance(command, _CHANGES):
             return None
         changed_at = self._store.touched_at.get(command.name)
         if changed_at is None or now - changed_at >= self._changes_every:

@@ -91,7 +91,7 @@ class ScriptRunner:
 
     def start(self) -> None:
         """Run the first step."""
-        self._advance(None, None)
+        self._advance()
 
     def cancel(self) -> None:
         """Stop, like a cancelled task or Ctrl-C; the outcome of the command in flight stays unknown."""
@@ -129,13 +129,13 @@ class ScriptRunner:
         number, answer = message
         if self._awaits(number):
             self.process.network.answered += 1
-            self._advance(Reply(answer, self.sent_at, self.process.now()), None)
+            self._advance(Reply(answer, self.sent_at, self.process.now()))
 
     def failed(self, message: tuple[int, StoreError]) -> None:
         """Handle a failed request, or one whose limit has passed."""
         number, error = message
         if self._awaits(number):
-            self._advance(None, error)
+            self._advance(error=error)
 
     def _resumed(self, message: tuple[int, Pause, float]) -> None:
         """Handle the end of a pause."""
@@ -147,13 +147,13 @@ class ScriptRunner:
         if paused.is_turn and True not in self._notified:
             self.process.checker.fail("a waiter takes a change for a release")
         self._notified.clear()
-        self._advance(Reply(paused, self.sent_at, self.process.now()), None)
+        self._advance(Reply(paused, self.sent_at, self.process.now()))
 
     def _awaits(self, number: int) -> bool:
         """Return whether the script waits for the end of this command, in the process that sent it."""
         return number == self.number and not self.is_over and self.epoch == self.process.epoch
 
-    def _advance(self, reply: Reply[Any] | None, error: StoreError | None) -> None:
+    def _advance(self, reply: Reply[Any] | None = None, error: StoreError | None = None) -> None:
         self._pause, self.paused_at = None, NEVER
         # all of a step happens at one instant of true time
         self.sent_at = now = self.process.now()
