@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeVar
 
 from lockstead.errors import OutcomeUnknown, StoreUnavailable
@@ -137,7 +138,7 @@ class Bench:
         want: AcquireRequest | str,
         context: ProtocolContext | None = None,
         *,
-        gives_up_at: float | None = None,
+        gives_up_at: float = math.inf,
         tries_once: bool = False,
         look_first: bool = False,
     ) -> Session:

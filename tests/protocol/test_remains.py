@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from lockstead.errors import LossReason, OutcomeUnknown
@@ -92,7 +94,9 @@ def test_a_book_holds_only_what_is_watched_and_still_there() -> None:
     lease = bench.granted("a", owner).lease
     bench.session(renew(lease, {}, owner)).run()
     assert not owner.observations.looks
-    wait = bench.session(until_free(APT, watcher, gives_up_at=None, tries_once=False, on_wait=lambda _: None)).commit()
+    wait = bench.session(
+        until_free(APT, watcher, gives_up_at=math.inf, tries_once=False, on_wait=lambda _: None)
+    ).commit()
     assert list(watcher.observations.looks) == [APT]
     bench.store.erase(APT)
     wait.run()

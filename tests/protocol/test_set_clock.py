@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -143,7 +144,7 @@ def test_h31_a_wait_survives_a_clock_set_forward() -> None:
     bench = Bench(ttl=TTL)
     bench.granted("a")
     session = bench.session(
-        until_free(APT, bench.context(), gives_up_at=None, tries_once=False, on_wait=lambda _: None)
+        until_free(APT, bench.context(), gives_up_at=math.inf, tries_once=False, on_wait=lambda _: None)
     ).commit()
     bench.store.set_clock(3600)
     session.wait().commit()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -35,7 +36,7 @@ def seen(
 class Talk:
     """Drives one wait by hand, in virtual time: each read takes no time, each pause is the longest it may be."""
 
-    def __init__(self, *, traits: Traits = SHARED, limit: float | None = None, **settings: object) -> None:
+    def __init__(self, *, traits: Traits = SHARED, limit: float = math.inf, **settings: object) -> None:
         self.now = 0.0
         self.commands: list[object] = []
         self.told: list[RecordStatus] = []
@@ -229,7 +230,7 @@ def test_a_waiter_wakes_on_changes_while_held_not_while_down() -> None:
 
 def test_pauses_grow_anew_after_a_change() -> None:
     script = until_free(
-        APT, ProtocolContext(NO_CLOCK, Settings.make()), gives_up_at=None, tries_once=False, on_wait=lambda _: None
+        APT, ProtocolContext(NO_CLOCK, Settings.make()), gives_up_at=math.inf, tries_once=False, on_wait=lambda _: None
     )
     next(script)
     longest, now = [], 0.0

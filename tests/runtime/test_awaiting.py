@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -208,17 +209,17 @@ def test_a_queued_waiter_checks_until_first_or_out_of_time(alone: Alone) -> None
     alone.engine.local_queue.enter("apt", ahead)
     alone.engine.local_queue.enter("apt", bell)
 
-    def waits(gives_up_at: float | None, bell: Waited = bell) -> bool:
+    def waits(gives_up_at: float, bell: Waited = bell) -> bool:
         return asyncio.run(wait_in_line(alone.engine, "apt", cast(AsyncWaker, bell), gives_up_at))
 
     assert not waits(alone.clock.at + 12)
     assert (bell.waits, bell.taken) == ([LOOK_AGAIN, LOOK_AGAIN, 2.0], 3)
     alone.engine.local_queue.leave("apt", ahead)
     assert waits(alone.clock.at + 0.1)
-    assert waits(None)
+    assert waits(math.inf)
     assert not waits(alone.clock.at), "its time is over, first or not"
     assert len(bell.waits) == 3
     last = Waited(alone, most=4)
     alone.engine.local_queue.enter("apt", last)
-    assert waits(None, last)
+    assert waits(math.inf, last)
     assert last.waits == [LOOK_AGAIN] * 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sys
 import threading
@@ -389,7 +390,7 @@ def test_a_queued_waiter_checks_until_first_or_out_of_time(alone: Alone) -> None
     assert not wait_in_line(alone.engine, "apt", waits, alone.clock.at)
     alone.engine.local_queue.leave("apt", ahead)
     assert wait_in_line(alone.engine, "apt", waits, alone.clock.at + 0.1)
-    assert wait_in_line(alone.engine, "apt", waits, None)
+    assert wait_in_line(alone.engine, "apt", waits, math.inf)
     assert len(bell.waits) == 3
     assert not wait_in_line(alone.engine, "apt", waits, alone.clock.at), "its time is over, first or not"
 
@@ -406,7 +407,7 @@ def test_without_a_timeout_it_polls_until_the_client_closes(alone: Alone) -> Non
         return as_ever(seconds)
 
     bell.wait = wait  # type: ignore[method-assign] # the client is closed meanwhile
-    assert wait_in_line(alone.engine, "apt", cast(ThreadWaker, bell), None)
+    assert wait_in_line(alone.engine, "apt", cast(ThreadWaker, bell), math.inf)
     assert bell.waits == [LOOK_AGAIN] * 4
 
 

@@ -57,7 +57,7 @@ def test_a_requests_limit_is_its_own_or_the_rest_of_the_wait() -> None:
     refused: list[str] = []
     resumed = replace(bounded, refuse_if_closed=lambda: refused.append("closed")).resumed(200.0)
     assert resumed.gives_up_at == 200.0
-    assert Limits(5.0).resumed(200.0).gives_up_at is None
+    assert Limits(5.0).resumed(200.0).gives_up_at == math.inf
     resumed.refuse_if_closed()
     assert refused == ["closed"]
 

@@ -65,7 +65,7 @@ class Machine(Actor):
         """Call a function after some true seconds, unless this process dies before."""
         self.world.schedule(self.world.now + seconds, self, call, argument)
 
-    def run_script(self, script: Script[Any], then: Then | None = None, **more: float | None) -> ScriptRunner:
+    def run_script(self, script: Script[Any], then: Then | None = None, **more: Any) -> ScriptRunner:
         """Start running a script against the store. more: see `ScriptRunner`."""
         runner = ScriptRunner(self, script, then, **more)
         runner.start()

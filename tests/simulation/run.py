@@ -5,6 +5,7 @@ A run has a phase with faults, and a calm phase, in which a new contender must g
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
@@ -212,7 +213,7 @@ class Simulation:
                 grants.append(outcome)
                 raise Halt
 
-        script = acquire(probe.new_request(KEY), probe.context, gives_up_at=None, tries_once=False)
+        script = acquire(probe.new_request(KEY), probe.context, gives_up_at=math.inf, tries_once=False)
         runner = ScriptRunner(probe, script, acquired, limit=30.0)
         world.schedule(world.now, probe, lambda _: runner.start())
         # late requests arrive within this time; each commit restarts the bound

@@ -5,6 +5,7 @@ It stamps every request and reply by the process's boot clock, applies the limit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -67,7 +68,7 @@ class ScriptRunner:
         process: Machine,
         script: Script[Any],
         then: Then | None = None,
-        gives_up_at: float | None = None,
+        gives_up_at: float = math.inf,
         limit: float | None = None,
     ) -> None:
         self.process = process
@@ -173,7 +174,7 @@ class ScriptRunner:
             if isinstance(command, Pause):
                 self._begin_pause(command, now)
                 return
-            if self.gives_up_at is None or self.gives_up_at + OVERTIME > now:
+            if self.gives_up_at + OVERTIME > now:
                 self._send(command, now)
                 return
             self._count_idle_step()
@@ -184,16 +185,14 @@ class ScriptRunner:
         if self._has_paused and isinstance(command, Create) and command.name.space is Space.LOCK:
             process.checker.fail("a waiter writes before it reads")
         self._has_paused = False
-        limit = self._limit if self.gives_up_at is None else min(self._limit, self.gives_up_at + OVERTIME - now)
+        limit = min(self._limit, self.gives_up_at + OVERTIME - now)
         if not isinstance(command, Read):
             command = with_timestamps(command, process.wall())
         process.network.send(self, command, limit / self._clock.rate)
 
     def _begin_pause(self, command: Pause, now: float) -> None:
         process, world = self.process, self._world
-        seconds = command.draw(world.rng.random)
-        if self.gives_up_at is not None:
-            seconds = max(0.0, min(seconds, self.gives_up_at - now))
+        seconds = max(0.0, min(command.draw(world.rng.random), self.gives_up_at - now))
         if seconds == 0.0:
             self._count_idle_step()
         slept = seconds

@@ -27,7 +27,7 @@ class Waiter:
         process: Process,
         request: AcquireRequest,
         then: Then,
-        gives_up_at: float | None,
+        gives_up_at: float,
         *,
         looks_first: bool = False,
     ) -> None:
@@ -63,7 +63,7 @@ class Waiter:
         if self.runner is not None or self.is_over or self._epoch != self._process.epoch:
             return
         process, self._is_rung = self._process, False
-        left = LOOK_AGAIN if self._gives_up_at is None else self._gives_up_at - process.now()
+        left = self._gives_up_at - process.now()
         if left <= 0:
             self._time_out()
         elif process.queue.is_first(self.key, self):

@@ -5,6 +5,7 @@ All choices are random. Must not know the properties of a correct protocol, whic
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -91,13 +92,13 @@ class Worker(Process):
 
     def _acquire(self) -> None:
         behaviour, now = self.behaviour, self.now()
-        wait = self._up_to_twice(self.settings.ttl) if self.chance(behaviour.gives_up) else None
+        wait = self._up_to_twice(self.settings.ttl) if self.chance(behaviour.gives_up) else math.inf
         tries_once = self.chance(0.1)
-        gives_up_at = now if tries_once else (None if wait is None else now + wait)
+        gives_up_at = now if tries_once else now + wait
         request = self.new_request(KEY, reclaim=self._has_died and self.chance(behaviour.reclaims))
         self._request = request
         looks_first = self.chance(0.2)
-        if gives_up_at is not None:
+        if gives_up_at < math.inf:
             self.world.schedule(self.clock.when(gives_up_at + 1.0), self, self._check_wait, request)
         if self.chance(behaviour.cancels):
             self.after(self._up_to_twice(self.settings.request_timeout), self._cancel, request)
@@ -157,7 +158,7 @@ class Worker(Process):
         if self.is_finishing or len(self._queued) >= QUEUED_MAX:
             return
         request = self.new_request(KEY)
-        gives_up_at = self.now() + self._up_to_twice(2 * self.settings.ttl) if self.chance(0.5) else None
+        gives_up_at = self.now() + self._up_to_twice(2 * self.settings.ttl) if self.chance(0.5) else math.inf
         hold = self._hold_besides(request)
 
         def acquired(outcome: Any) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import Final, TypeVar
 
 from lockstead.errors import NotAcquired, StoreError, StoreUnavailable
@@ -66,8 +67,8 @@ class Acquisition:
         name = Name(key)
         self._context = engine.context(settings)
         self._request = engine.new_request(name, settings, reclaim=reclaim)
-        self.gives_up_at = None if limit is None else self._started_at + limit
-        ends_at = None if is_patient or limit is None else max(self._started_at + limit, now + TRY_MIN - OVERTIME)
+        self.gives_up_at = inf if limit is None else self._started_at + limit
+        ends_at = inf if is_patient or limit is None else max(self._started_at + limit, now + TRY_MIN - OVERTIME)
         self.limits = Limits(settings.request_timeout, ends_at, engine.refuse_if_closed)
         if self._waits:
             engine.refuse_self_wait(name)
@@ -116,7 +117,7 @@ class Acquisition:
         if is_stalled:
             self.limits = self.limits.resumed(now)
         seen = None if in_time or is_stalled or self._request.reclaim else self.engine.local_queue.noted(self.key)
-        is_late = self.gives_up_at is not None and now > self.gives_up_at + STALLED
+        is_late = now > self.gives_up_at + STALLED
         if isinstance(seen, Contended) or (isinstance(seen, StoreError) and not is_late):
             return _seen_by_another(seen)
         self._has_asked = True

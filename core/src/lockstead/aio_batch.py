@@ -6,6 +6,7 @@ The rules of waiting are in `batch_base`.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from math import inf
 from types import TracebackType
 from typing import Self
 
@@ -46,7 +47,7 @@ class AsyncBatch(HeldBatch[AsyncLease]):
         """
         clock = self._engine.clock
         started_at = clock.now()
-        gives_up_at = None if timeout is None else started_at + seconds(timeout, "timeout")
+        gives_up_at = inf if timeout is None else started_at + seconds(timeout, "timeout")
         silence: StoreError | None = None
         while self._wanted:
             try:
@@ -151,10 +152,10 @@ async def acquire_all(
 ) -> AsyncBatch:
     """Acquire all keys in the order that all callers use, or none."""
     batch = AsyncBatch(engine, settings, keys)
-    gives_up_at = None if timeout is None else engine.clock.now() + seconds(timeout, "timeout")
+    gives_up_at = inf if timeout is None else engine.clock.now() + seconds(timeout, "timeout")
     try:
         for key in in_order(batch.pending_keys):
-            left = None if gives_up_at is None else max(0.0, gives_up_at - engine.clock.now())
+            left = max(0.0, gives_up_at - engine.clock.now())
             acquisition = Acquisition(engine, key, settings, left, reclaim=False)
             lease = await ask(acquisition)
             if lease is None:

@@ -7,6 +7,7 @@ The rules of waiting are in `batch_base`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import inf
 from types import TracebackType
 from typing import Self
 
@@ -47,7 +48,7 @@ class Batch(HeldBatch[Lease]):
         """
         clock = self._engine.clock
         started_at = clock.now()
-        gives_up_at = None if timeout is None else started_at + seconds(timeout, "timeout")
+        gives_up_at = inf if timeout is None else started_at + seconds(timeout, "timeout")
         silence: StoreError | None = None
         while self._wanted:
             try:
@@ -152,10 +153,10 @@ def acquire_all(
 ) -> Batch:
     """Acquire all keys in the order that all callers use, or none."""
     batch = Batch(engine, settings, keys)
-    gives_up_at = None if timeout is None else engine.clock.now() + seconds(timeout, "timeout")
+    gives_up_at = inf if timeout is None else engine.clock.now() + seconds(timeout, "timeout")
     try:
         for key in in_order(batch.pending_keys):
-            left = None if gives_up_at is None else max(0.0, gives_up_at - engine.clock.now())
+            left = max(0.0, gives_up_at - engine.clock.now())
             acquisition = Acquisition(engine, key, settings, left, reclaim=False)
             lease = ask(acquisition)
             if lease is None:

@@ -160,15 +160,13 @@ class HeldBatch(Generic[L]):
         for key in self._wanted:
             self._engine.refuse_self_wait(Name(key))
 
-    def _pause(self, gives_up_at: float | None) -> float | None:
+    def _pause(self, gives_up_at: float) -> float | None:
         """Return the next pause in seconds; None if the time is over."""
         self._engine.refuse_if_closed()
         least, most = self._settings.backoff_min, self._settings.backoff_max
         drawn = random.uniform(least, max(least, self._longest))
         # decorrelated jitter: the next pause is drawn from up to three times this one
         self._longest = min(most, max(least, drawn) * 3)
-        if gives_up_at is None:
-            return drawn
         left = gives_up_at - self._engine.clock.now()
         return min(drawn, left) if left > 0 else None
 

@@ -205,8 +205,7 @@ class LockOperations:
         """Wait until a ticket's lease has no members whose owner is accepted. Return script and limits."""
         limits = self._patience(timeout)
         _said, lease, context = self._of_ticket(ticket)
-        bound_at = math.inf if limits.gives_up_at is None else limits.gives_up_at
-        script = drain(lease, context, bound_at=bound_at, salt=fresh_nonce(), owner_filter=owner_filter)
+        script = drain(lease, context, bound_at=limits.gives_up_at, salt=fresh_nonce(), owner_filter=owner_filter)
         return script, limits
 
     def members(self, ticket: LeaseTicket | str) -> Script[list[LockInfo]]:
@@ -263,7 +262,7 @@ class LockOperations:
         """Return the limits of a wait that acquires nothing: `timeout` seconds, or until the client is closed."""
         engine = self.engine
         engine.refuse_if_closed()
-        gives_up_at = None if timeout is None else engine.clock.now() + seconds(timeout, "timeout")
+        gives_up_at = math.inf if timeout is None else engine.clock.now() + seconds(timeout, "timeout")
         return Limits(self.settings.request_timeout, gives_up_at, engine.refuse_if_closed)
 
     def broken(self, *, reason: str, by: str | None, now: bool, incarnation: str | None) -> Script[BreakResult | None]:

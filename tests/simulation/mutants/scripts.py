@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,7 +119,7 @@ def a_break_revokes_again() -> list[Patch]:
 def a_waiter_writes() -> list[Patch]:
     true = acquire.attempt
 
-    def attempt(want: Any, context: Any, *, look_first: bool, gives_up_at: float | None = None) -> Any:
+    def attempt(want: Any, context: Any, *, look_first: bool, gives_up_at: float = math.inf) -> Any:
         return (yield from true(want, context, look_first=False, gives_up_at=gives_up_at))
 
     return [(acquire, "attempt", attempt)]
@@ -186,7 +187,7 @@ def adopts_what_is_ending() -> list[Patch]:
 def reclaim_without_a_second_look() -> list[Patch]:
     true = acquire._reclaim
 
-    def reclaim(want: Any, reply: Any, record: Any, context: Any, gives_up_at: float | None) -> Any:
+    def reclaim(want: Any, reply: Any, record: Any, context: Any, gives_up_at: float) -> Any:
         script = true(want, reply, record, context, gives_up_at)
         command = next(script)
         while True:

@@ -112,11 +112,11 @@ def acquire(
     request: AcquireRequest,
     context: ProtocolContext,
     *,
-    gives_up_at: float | None,
+    gives_up_at: float,
     tries_once: bool,
     look_first: bool = False,
 ) -> Script[Grant | Contended]:
-    """Try until granted or out of time. gives_up_at is an instant on the caller's boot clock; None waits indefinitely.
+    """Try until granted or out of time. gives_up_at is an instant on the caller's boot clock; infinity waits forever.
     look_first: read before the first write, as a waiter that was in the local queue must.
 
     An unavailable store is retried like contention; its error is raised only if it is still unavailable at the end, as
@@ -150,7 +150,7 @@ def acquire(
         pause: Reply[Paused] = yield context.waiting_pause(
             request.name, request.holder, longest, wake_on_change=contended is not None, over_in=left
         )
-        if gives_up_at is not None and pause.received_at >= gives_up_at:
+        if pause.received_at >= gives_up_at:
             is_last = True
         # decorrelated jitter: the next pause is drawn from up to three times this one
         longest = settings.backoff_min if pause.answer.changed else min(settings.backoff_max, pause.answer.seconds * 3)
@@ -167,7 +167,7 @@ def _as_known(request: AcquireRequest, error: StoreError) -> StoreError:
 
 
 def attempt(
-    request: AcquireRequest, context: ProtocolContext, *, look_first: bool, gives_up_at: float | None = None
+    request: AcquireRequest, context: ProtocolContext, *, look_first: bool, gives_up_at: float = inf
 ) -> Script[Grant | Contended]:
     """Try once, without waiting, except for members in a reclaim. look_first: read before writing."""
     write_first, doubts, paced_for = not look_first, request.doubts, request.doubts
@@ -310,7 +310,7 @@ def _may_reclaim(request: AcquireRequest, record: Record) -> bool:
 
 
 def _reclaim(
-    request: AcquireRequest, reply: Reply[Any], record: Record, context: ProtocolContext, gives_up_at: float | None
+    request: AcquireRequest, reply: Reply[Any], record: Record, context: ProtocolContext, gives_up_at: float
 ) -> Script[Grant | Contended | None]:
     """Take the lock from an earlier process of our owner after its members have left; Contended if they stay too long.
 
@@ -323,9 +323,7 @@ def _reclaim(
         closed = yield from ask(Extend(request.name, {"closing": "1"}, seen.incarnation))
     if not isinstance(closed.answer, Snapshot):
         return None
-    bound_at = closed.received_at + context.drain_bound()
-    if gives_up_at is not None:
-        bound_at = min(bound_at, gives_up_at)
+    bound_at = min(closed.received_at + context.drain_bound(), gives_up_at)
     if not (yield from drain(lease, context, bound_at=bound_at, salt=request.holder)):
         return Contended(record, seen)
     latest = yield from ask(Read(request.name))

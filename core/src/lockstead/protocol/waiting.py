@@ -32,11 +32,11 @@ def until_free(
     name: Name,
     context: ProtocolContext,
     *,
-    gives_up_at: float | None,
+    gives_up_at: float,
     tries_once: bool,
     on_wait: Callable[[RecordStatus], None],
 ) -> Script[Found]:
-    """Read until the key is free or its record has expired. gives_up_at is on the boot clock; None waits indefinitely.
+    """Read until the key is free or its record has expired. gives_up_at is on the boot clock; infinity waits forever.
 
     on_wait is called once, before the first pause. An unavailable store is retried; its error is raised only if it is
     still unavailable at the end. StoreRefused, for an unreadable record, ends the wait at once.
@@ -64,7 +64,7 @@ def until_free(
         pause = yield from ask(
             context.waiting_pause(name, "", longest, wake_on_change=latest is not None, over_in=left)
         )
-        if gives_up_at is not None and pause.received_at >= gives_up_at:
+        if pause.received_at >= gives_up_at:
             is_last = True
         # decorrelated jitter, as in `acquire`
         longest = settings.backoff_min if pause.answer.changed else min(settings.backoff_max, pause.answer.seconds * 3)

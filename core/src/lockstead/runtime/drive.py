@@ -69,10 +69,10 @@ def run(script: Script[T], store: Store, clock: Clock, limits: Limits, waker: Th
             watching.close()
 
 
-def wait_in_line(engine: Engine, key: str, waker: ThreadWaker, gives_up_at: float | None) -> bool:
+def wait_in_line(engine: Engine, key: str, waker: ThreadWaker, gives_up_at: float) -> bool:
     """Wait until this waiter is first in the local queue; return False if the time ran out before."""
     while not engine.is_closed:
-        left = LOOK_AGAIN if gives_up_at is None else gives_up_at - engine.clock.now()
+        left = gives_up_at - engine.clock.now()
         if left <= 0:
             return False
         if engine.local_queue.is_first(key, waker):

@@ -37,18 +37,16 @@ def _pass() -> None:
 class Limits:
     """The time limits of a script: of each request (seconds), and of the whole wait.
 
-    gives_up_at is an instant on the boot clock; None waits indefinitely. refuse_if_closed is called after each
+    gives_up_at is an instant on the boot clock; infinity waits indefinitely. refuse_if_closed is called after each
     pause; it raises StoreRefused if the client was closed meanwhile, so that the wait can never succeed.
     """
 
     request_timeout: float
-    gives_up_at: float | None = None
+    gives_up_at: float = math.inf
     refuse_if_closed: Callable[[], None] = _pass
 
     def of(self, now: float) -> float:
         """Return the limit of a request that is sent now, in seconds. Raises OutOfTime if the wait is over."""
-        if self.gives_up_at is None:
-            return self.request_timeout
         left = self.ends() - now
         if left <= 0:
             raise OutOfTime("the time to wait is over")
@@ -56,12 +54,11 @@ class Limits:
 
     def ends(self) -> float:
         """Return the instant by which the last request must end; infinity if the wait is indefinite."""
-        return math.inf if self.gives_up_at is None else self.gives_up_at + OVERTIME
+        return self.gives_up_at + OVERTIME
 
     def resumed(self, now: float) -> Limits:
         """Return the limits of a wait whose process or loop was stopped until now: its last try gets its full time."""
-        gives_up_at = None if self.gives_up_at is None else max(self.gives_up_at, now)
-        return Limits(self.request_timeout, gives_up_at, self.refuse_if_closed)
+        return Limits(self.request_timeout, max(self.gives_up_at, now), self.refuse_if_closed)
 
     def back_by(self, now: float) -> float:
         """Return the instant by which a pause that begins now ends, unless the process or its loop is stopped."""
@@ -69,10 +66,7 @@ class Limits:
 
     def pause(self, command: Pause, now: float) -> float:
         """Return a random length for a pause, in seconds, that does not exceed the end of the wait."""
-        drawn = command.draw(random.random)
-        if self.gives_up_at is None:
-            return drawn
-        return max(0.0, min(drawn, self.gives_up_at - now))
+        return max(0.0, min(command.draw(random.random), self.gives_up_at - now))
 
 
 @dataclass(slots=True, eq=False)
