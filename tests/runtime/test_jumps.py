@@ -21,7 +21,8 @@ HARMLESS = {
     "Listener._take_fresh": "in the thread that listens to PostgreSQL",
     "Listener._lost": "in the thread that listens to Redis",
     "_Stream.run": "in the thread that listens to etcd",
-    "_Stream._keep_alive": "in the thread that listens to etcd",
+    "_keep_alive": "holds nothing: it suppresses errors",
+    "cancel": "holds nothing: it suppresses errors",
     "Queue.shown": "holds nothing: it suppresses errors",
     "Changes._look": "in the thread that looks at SQLite's file",
 }

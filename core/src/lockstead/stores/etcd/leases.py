@@ -113,13 +113,17 @@ class Leases:
     def wanted(self, records: Sequence[tuple[Name, str]], now: float) -> list[Hold | None]:
         """Note that these records (of these incarnations) are renewed, and return what they hang on."""
         with self._lock:
-            leases = [self._lease(*record) for record in records]
-            for (name, _incarnation), lease in zip(records, leases, strict=True):
-                if lease is not None:
-                    member = lease.members.pop(name)
-                    member.renew_every, member.wanted_at = max(member.renew_every, now - member.wanted_at), now
-                    lease.members[name] = member
-            return [self._hold(record, lease, now) for record, lease in zip(records, leases, strict=True)]
+            return self._wanted(records, now)
+
+    def _wanted(self, records: Sequence[tuple[Name, str]], now: float) -> list[Hold | None]:
+        # no loop directly in a `with` statement: a Ctrl-C at its jump back would skip the exit
+        leases = [self._lease(*record) for record in records]
+        for (name, _incarnation), lease in zip(records, leases, strict=True):
+            if lease is not None:
+                member = lease.members.pop(name)
+                member.renew_every, member.wanted_at = max(member.renew_every, now - member.wanted_at), now
+                lease.members[name] = member
+        return [self._hold(record, lease, now) for record, lease in zip(records, leases, strict=True)]
 
     def _lease(self, name: Name, incarnation: str) -> Lease | None:
         """Return the shared lease on which this incarnation of a record hangs."""

@@ -150,15 +150,19 @@ class RedlockStore(StoreBase):
         questions = [self._question_of(command) for command in commands]
         with self._group.exchange(limit) as exchange:
             exchange.ask(questions)
-            for command, question in zip(commands, questions, strict=True):
-                if isinstance(command, Remove):
-                    self._defer_removal(command, question)
-                elif isinstance(question.answer, Snapshot):
-                    self._repair(exchange, command, question.votes, question.answer)
+            self._follow_up(exchange, commands, questions)
         return [
             self._short(question.votes, command) if question.answer is None else question.answer
             for command, question in zip(commands, questions, strict=True)
         ]
+
+    def _follow_up(self, exchange: Exchange, commands: Sequence[_Simple], questions: Sequence[Question]) -> None:
+        # no loop directly in a `with` statement: a Ctrl-C at its jump back would skip the exit
+        for command, question in zip(commands, questions, strict=True):
+            if isinstance(command, Remove):
+                self._defer_removal(command, question)
+            elif isinstance(question.answer, Snapshot):
+                self._repair(exchange, command, question.votes, question.answer)
 
     def _question_of(self, command: _Simple) -> Question:
         decide: Callable[[Votes, bool], object]
