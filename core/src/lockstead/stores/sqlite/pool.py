@@ -286,13 +286,13 @@ _INSIDE: Final[set[int]] = set()
 _FORKING: Final = threading.Lock()
 """Held while a process forks; nobody enters SQLite meanwhile."""
 
-_HELD: Final[list[bool]] = []
-"""Whether the current fork holds the lock."""
+_FORKERS: Final[list[int]] = []
+"""The thread that holds the lock for its fork. It may enter SQLite: other hooks of the fork may close a store."""
 
 
 def _wait_for_fork(me: int) -> None:
     """Leave SQLite for as long as another thread forks."""
-    while _FORKING.locked():
+    while _FORKING.locked() and me not in _FORKERS:
         _INSIDE.discard(me)
         with _FORKING:
             _INSIDE.add(me)
@@ -300,18 +300,21 @@ def _wait_for_fork(me: int) -> None:
 
 def _before() -> None:
     ends_at = time.monotonic() + FORK_WAITS
-    _HELD.append(_FORKING.acquire(timeout=FORK_WAITS))
+    if _FORKING.acquire(timeout=FORK_WAITS):
+        _FORKERS.append(threading.get_ident())
     while _INSIDE - {threading.get_ident()} and time.monotonic() < ends_at:
         time.sleep(0.0001)
 
 
 def _in_parent() -> None:
-    if _HELD.pop():
+    me = threading.get_ident()
+    if me in _FORKERS:
+        _FORKERS.remove(me)
         _FORKING.release()
 
 
 def _in_child() -> None:
-    _HELD.clear()
+    _FORKERS.clear()
     _INSIDE.clear()
     if _FORKING.locked():  # perhaps by a thread that does not exist in the child
         _FORKING.release()
