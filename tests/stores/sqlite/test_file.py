@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import functools
-import os
 import sqlite3
 import stat
 import subprocess
 import sys
 import textwrap
-import threading
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -431,53 +427,9 @@ def test_h34_an_interrupted_write_keeps_no_later_one_out(tmp_path: Path) -> None
     assert (done.stdout, done.stderr) == ("None\n" * 1000, "")
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("is_open", [True, False], ids=["open", "to be opened"])
-def test_h34_an_interrupt_at_any_line_leaves_the_file_to_others(tmp_path: Path, is_open: bool) -> None:
-    """What it keeps from being given back, a connection or a turn, is given up."""
-    path, step = tmp_path / "locks.db", 0
-    with closing(SqliteStore(path)) as store, closing(SqliteStore(path)) as other:
-        cycle(store, "apt")
-        while interrupted_at(step, lambda: cycle(store if is_open else SqliteStore(path), "apt")):
-            step += 1
-            cycle(other, "yum")
-            thread = threading.Thread(target=cycle, args=(store, "zypper"))
-            thread.start()
-            thread.join(LIMIT)
-            assert not thread.is_alive(), f"interrupted at line {step}"
-    assert step > 50, "it was not interrupted at each line"
-
-
 def cycle(store: SqliteStore, key: str) -> None:
     name = Name(key)
     made = store.perform(Create(name, {"v": "1"}), LIMIT)
     if not isinstance(made, Snapshot):  # an interrupted cycle left it
         made = is_a(Snapshot, store.perform(Read(name), LIMIT))
     is_a(Removed, store.perform(Remove(name, made.incarnation), LIMIT))
-
-
-def interrupted_at(step: int, work: Callable[[], object]) -> bool:
-    """Do something and interrupt it at a line of the store, or of weak references; return whether it had as many."""
-    left = step
-
-    def trace(frame: FrameType, event: str, _arg: object) -> Any:
-        nonlocal left
-        if not any(part in frame.f_code.co_filename for part in (f"{os.sep}sqlite{os.sep}", "weakref")):
-            return None
-        if event == "line":
-            left -= 1
-            if left < 0:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    assert left >= 0, "the interrupt was lost"
-    return False

@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
-from weakref import ref
 
 from lockstead.errors import StoreRefused, StoreUnavailable
 from lockstead.stores.sqlite.file import (
@@ -47,7 +46,7 @@ class NoFile(Exception):  # noqa: N818 - not an error: a file that does not exis
     """Raised for a read if the file does not exist."""
 
 
-@dataclass(eq=False, slots=True, weakref_slot=True)
+@dataclass(eq=False, slots=True)
 class PooledConnection:
     """One connection; used by one thread at a time.
 
@@ -101,9 +100,7 @@ class Pool:
         # No lock guards these: each step on a list is atomic, and an interrupt cannot leave it held.
         self._idle: list[PooledConnection] = []
         self._failed: list[PooledConnection] = []
-        # Weak references: a connection that an interrupt drops is closed, and its transaction rolled back. Not a
-        # WeakSet: its callbacks would swallow what a signal handler raises in them.
-        self._every: list[ref[PooledConnection]] = []
+        self._every: set[PooledConnection] = set()
         # Held during I/O. In SQLite, a writer that finds the file locked sleeps and retries, so threads of one process
         # would sleep for milliseconds where a lock hands over in microseconds.
         self._write_turn = threading.Lock()
@@ -186,13 +183,13 @@ class Pool:
         while (idle := _popped(self._idle)) is not None:
             if idle.is_current():
                 return idle
-            _close(idle)
+            self._close(idle)
         return self._open(max(0.001, ends_at - time.monotonic()), creates=creates)
 
     def _give_back(self, used: PooledConnection) -> None:
         self._idle.append(used)
         if not self._is_open:
-            _close_all(self._idle)
+            self._close_all(self._idle)
 
     def _open(self, limit: float, *, creates: bool) -> PooledConnection:
         if not self._is_open:
@@ -208,13 +205,10 @@ class Pool:
         paths = (name, *journals(name))
         made = PooledConnection(connection, paths, identities(paths), limit)
         if not self._is_open or before == [None] or made.opened[:1] != before:
-            _close(made)
+            self._close(made)
             raise StoreUnavailable(f"{self._path} was closed or replaced while it was opened; nothing was changed")
-        for dead in [one for one in self._every if one() is None]:
-            with suppress(ValueError):  # another thread was first
-                self._every.remove(dead)
-        self._every.append(ref(made))
-        _close_all(self._failed)
+        self._every.add(made)
+        self._close_all(self._failed)
         return made
 
     def _retire(self, used: PooledConnection) -> None:
@@ -226,14 +220,14 @@ class Pool:
         with suppress(sqlite3.Error):
             used.connection.rollback()
         if used.connection.in_transaction:
-            _close(used)
+            self._close(used)
         else:
             self._failed.append(used)
-            _close_all(self._failed, keeps=1 if self._is_open else 0)
+            self._close_all(self._failed, keeps=1 if self._is_open else 0)
 
     def forget(self) -> Pool:
         """Return a new pool for a forked child, in which the inherited connections are never closed."""
-        for inherited in filter(None, [one() for one in self._every]):
+        for inherited in self._every:
             # Closing an inherited connection releases locks and may remove the journal that the parent uses. Python
             # closes it with its last reference, so add one that is never dropped.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited.connection))
@@ -251,10 +245,20 @@ class Pool:
         try:
             _INSIDE.add(me)
             _wait_for_fork(me)
-            _close_all(self._idle)
-            _close_all(self._failed)
+            self._close_all(self._idle)
+            self._close_all(self._failed)
         finally:
             _INSIDE.discard(me)
+
+    def _close_all(self, connections: list[PooledConnection], keeps: int = 0) -> None:
+        while len(connections) > keeps and (one := _popped(connections)) is not None:
+            self._close(one)
+
+    def _close(self, used: PooledConnection) -> None:
+        """Close a connection. Uncommitted changes are rolled back."""
+        self._every.discard(used)
+        with suppress(sqlite3.Error):
+            used.connection.close()
 
 
 def _popped(connections: list[PooledConnection]) -> PooledConnection | None:
@@ -262,17 +266,6 @@ def _popped(connections: list[PooledConnection]) -> PooledConnection | None:
         return connections.pop()
     except IndexError:
         return None
-
-
-def _close_all(connections: list[PooledConnection], keeps: int = 0) -> None:
-    while len(connections) > keeps and (one := _popped(connections)) is not None:
-        _close(one)
-
-
-def _close(used: PooledConnection) -> None:
-    """Close a connection. Uncommitted changes are rolled back."""
-    with suppress(sqlite3.Error):
-        used.connection.close()
 
 
 # --- forks -------------------------------------------------------------------------------------------------------
