@@ -7,12 +7,14 @@ import socket
 import socketserver
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 
 import lockstead
 from lockstead.errors import LeaseLost, LossReason, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
@@ -303,6 +305,23 @@ def test_h22_passwords_are_asked_for_and_never_shown(
     assert works(by_environment)
     for one in (store, by_environment):
         one.close()
+
+
+@pytest.mark.parametrize("user", ["", "anna"])
+def test_h22_a_server_that_repeats_the_login_in_its_error_shows_no_password(tmp_path: Path, user: str) -> None:
+    with RedisServer(tmp_path, None, "--rename-command", "AUTH", "") as renamed:
+        assert b"s3cret" in renamed.says("AUTH", "s3cret")
+        store = opened(f"redis://{user}:s3cret@{renamed.address}")
+        with pytest.raises(StoreRefused, match="commands were renamed") as error:
+            store.perform(Create(APT, {}), LIMIT)
+        store.close()
+    assert "s3cret" not in "".join(traceback.format_exception(error.value))
+
+
+def test_an_error_at_login_that_is_not_known_is_not_repeated() -> None:
+    told = unconnected(ResponseError("ERR odd: AUTH s3cret"), "host:1", is_secure=False)
+    assert isinstance(told, StoreUnavailable)
+    assert "s3cret" not in str(told)
 
 
 def test_a_user_without_the_rights_is_told_so(server: RedisServer, admin: Any) -> None:

@@ -92,7 +92,7 @@ def code_of(error: Exception) -> str:
 
 
 def unconnected(error: Exception, where: str, *, is_secure: bool) -> StoreError:
-    """Translate what went wrong before anything was sent."""
+    """Translate what went wrong before anything but the login was sent, whose words an error reply may repeat."""
     from redis import exceptions
 
     text, known = _short(str(error)), refusal(error, where)
@@ -100,7 +100,7 @@ def unconnected(error: Exception, where: str, *, is_secure: bool) -> StoreError:
     if not isinstance(known, OutcomeUnknown):
         return known
     if isinstance(error, exceptions.ResponseError | exceptions.AuthenticationError):
-        return StoreUnavailable(str(known))
+        return StoreUnavailable(f"Redis at {where} refuses the login in a way that is not known; see its log")
     if "certificate verify failed" in lowered or "hostname mismatch" in lowered:
         return StoreRefused(
             f"the certificate of {where} is not trusted ({text}); name its authority: ?ssl_ca_certs=FILE"

@@ -100,7 +100,9 @@ def opened(
         made.close()
         if isinstance(error, StoreError) or not isinstance(error, Exception):
             raise
-        raise unconnected(error, where, is_secure=access.is_secure) from error
+        # an error reply may repeat the words of the login: only errors of other kinds are shown as the cause
+        cause = error if isinstance(error, OSError) else None
+        raise unconnected(error, where, is_secure=access.is_secure) from cause
     return made
 
 
