@@ -110,10 +110,10 @@ def test_no_tls_and_a_certificate_do_not_go_together(url: str) -> None:
 
 def test_the_host_is_checked_whatever_the_default_of_the_library_is() -> None:
     store: Any = urls.open_store("rediss://h/0")
-    said = store._access.arguments(("h", 1), None, to_sentinel=False)
+    said = store._access.arguments(("h", 1), to_sentinel=False)
     assert (said["ssl_check_hostname"], said["ssl_cert_reqs"]) == (True, "required")
     loose: Any = urls.open_store("rediss://h/0?ssl_cert_reqs=none")
-    assert loose._access.arguments(("h", 1), None, to_sentinel=False)["ssl_check_hostname"] is False
+    assert loose._access.arguments(("h", 1), to_sentinel=False)["ssl_check_hostname"] is False
 
 
 @pytest.mark.parametrize("variable", ["ETCDCTL_CACERT", "ETCDCTL_CERT"])
