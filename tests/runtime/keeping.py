@@ -109,7 +109,7 @@ class Still(Told):
         super().__init__(store)
         self.crew, self.tellers = Crew(), Crew()
         self.keeper._thread = threading.main_thread()
-        self.keeper._workers = cast(Workers, self.crew)
+        self.keeper._workers = self.keeper._task_threads = cast(Workers, self.crew)
         self.keeper._callback_threads = cast(Workers, self.tellers)
 
     def round(self) -> list[KeptLease]:
@@ -134,7 +134,7 @@ class Alone:
         self.engine = Engine(self.store, self.events.append, self.clock)
         self.crew = Crew()
         self.engine.keeper._thread = threading.main_thread()
-        self.engine.keeper._workers = cast(Workers, self.crew)
+        self.engine.keeper._workers = self.engine.keeper._task_threads = cast(Workers, self.crew)
 
     def want(self, **said: Any) -> AcquireRequest:
         return replace(self.engine.new_request(APT, SETTINGS, reclaim=False), **said)

@@ -16,7 +16,7 @@ from lockstead.protocol.lifecycle import State
 from lockstead.protocol.members import Attached
 from lockstead.protocol.renew import Over
 from lockstead.protocol.renew import Renewed as Renewal
-from lockstead.runtime.keeper import LONGEST_SLEEP
+from lockstead.runtime.keeper import LONGEST_SLEEP, WORKERS_MAX
 from lockstead.values import Name, Space
 from tests.runtime.faulty import until
 from tests.runtime.keeping import SETTINGS, Guarding, Told, decided, losses
@@ -195,6 +195,19 @@ def test_a_task_is_done_once_its_time_has_come_and_no_sooner(told: Told) -> None
     with told.keeper._lock:
         told.keeper._changed.ring()
     until(lambda: done[5:] == ["later"])
+
+
+def test_h33_a_lease_is_renewed_however_many_tasks_wait_for_a_slow_store(told: Told) -> None:
+    _kept, ends = told.lease(), threading.Event()  # a lease without a reference is not renewed
+    for _ in range(2 * WORKERS_MAX):
+        told.keeper.schedule(0, lambda: until(ends.is_set))
+    told.clock.at += 200
+    with told.keeper._lock:
+        told.keeper._changed.ring()
+    try:
+        until(lambda: told.store.seen, 5.0)
+    finally:
+        ends.set()
 
 
 def test_closing_waits_for_no_task_that_no_thread_can_do(told: Told, request: pytest.FixtureRequest) -> None:

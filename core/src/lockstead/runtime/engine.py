@@ -1,6 +1,6 @@
 """The engine: what the blocking and the async side of a client share: store, keeper, observations, local queue.
 
-It runs no script itself except sweeps in the keeper's worker threads. There is one engine per opened store and process.
+It runs no script itself except sweeps in the keeper's threads. There is one engine per opened store and process.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _OURS: Final = ("lockstead.runtime.", "lockstead.stores.")
 THREADS: Final = {
     f"lockstead-{name}"
     for name in (
-        *("keeper", "renewal", "callback", "give-back", "call", "watch", "aside", "close", "interrupt"),
+        *("keeper", "renewal", "task", "callback", "give-back", "call", "watch", "aside", "close", "interrupt"),
         *("dial", "listen", "redis-watch", "etcd", "cassandra-connect", "cassandra-end"),
         *("zookeeper", "zookeeper-watch", "zookeeper-close"),
     )

@@ -116,6 +116,9 @@ class Keeper:
         self._make_lock()
         self._thread: threading.Thread | None = None
         self._workers = Workers("lockstead-renewal", WORKERS_MAX)
+        self._task_threads = Workers("lockstead-task", WORKERS_MAX)
+        """Threads for tasks. Separate from the workers: no renewal may wait until the queue places of thousands of
+        waiters that gave up at once are removed."""
         self._callback_threads = Workers("lockstead-callback", CALLBACKS_MAX)
         self._give_back_threads = Workers("lockstead-give-back", WORKERS_MAX)
         """Threads for handed-over releases. Separate from the workers: a release may wait long for members."""
@@ -232,7 +235,7 @@ class Keeper:
             kept.guards = [*filter(partial(ne, weakref.ref(interrupter)), kept.guards)]
 
     def schedule(self, delay: float, work: Callable[[], None]) -> None:
-        """Run a bounded task once in a worker thread, after `delay` seconds."""
+        """Run a bounded task once in a thread of the keeper, after `delay` seconds."""
         with self._lock:
             if self._closed:
                 return
@@ -303,10 +306,11 @@ class Keeper:
             self._tasks_under_way += len(tasks)
             self._changed.ring()
         for work in tasks:
-            if not self._workers.submit(partial(self._do, work)):
+            if not self._task_threads.submit(partial(self._do, work)):
                 self._tasks_under_way -= 1
         self._wait_until(lambda: self._tasks_under_way == 0, patience)
         self._workers.close()
+        self._task_threads.close()
         self._give_back_threads.close()
         self._callback_threads.close()
         for one in left:
@@ -390,7 +394,7 @@ class Keeper:
         self._keeping.round(now, actions)
         while self._tasks and self._tasks[0][0] <= now:
             _at, _number, work = heapq.heappop(self._tasks)
-            if self._workers.submit(partial(self._do, work)):
+            if self._task_threads.submit(partial(self._do, work)):
                 self._tasks_under_way += 1
             else:  # no thread can be started at the moment
                 heapq.heappush(self._tasks, (now + TASK_RETRY, next(self._count), work))
