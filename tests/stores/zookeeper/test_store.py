@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import threading
 import time
 from typing import Any
 
@@ -340,3 +341,27 @@ def test_packets_that_came_together_are_read_one_by_one_without_waiting() -> Non
         assert not connection.pending()
         assert handler.select([connection], [], [], 0.0)[0] == []
         assert handler.select([], [connection], [], LIMIT)[1] == [connection]
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_h34_a_session_whose_start_failed_is_started_again(
+    store: ZookeeperStore, monkeypatch: pytest.MonkeyPatch, failing: int, error: type[BaseException]
+) -> None:
+    before, started = set(threading.enumerate()), 0
+    start = threading.Thread.start
+
+    def fails_once(thread: threading.Thread) -> None:
+        nonlocal started
+        if thread.name == "lockstead-zookeeper":
+            started += 1
+            if started == failing + 1:
+                raise error("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fails_once)
+    with pytest.raises(StoreUnavailable if error is RuntimeError else error):
+        store.perform(Read(APT), LIMIT)
+    assert isinstance(store.perform(Read(APT), LIMIT), Absent)
+    store.close()
+    until(lambda: set(threading.enumerate()) <= before)

@@ -71,6 +71,15 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         self._target = target
         self.threads: list[threading.Thread] = []
 
+    def start(self) -> None:
+        """Start the threads. If one cannot be started, the others end: kazoo itself would leave them."""
+        try:
+            super().start()
+        except BaseException:
+            self._running = True  # or `stop` would do nothing
+            self.stop()
+            raise
+
     def spawn(self, func: Callable[..., object], *args: object, **kwargs: object) -> threading.Thread:
         thread = threading.Thread(target=func, args=args, kwargs=kwargs, name="lockstead-zookeeper", daemon=True)
         self.threads.append(thread)

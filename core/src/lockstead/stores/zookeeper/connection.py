@@ -19,6 +19,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 
 from lockstead.errors import StoreError, StoreUnavailable
 from lockstead.script import Script, drive
+from lockstead.stores.subscriptions import join
 from lockstead.stores.zookeeper.answers import outcomes
 from lockstead.stores.zookeeper.client import log, new_client
 from lockstead.stores.zookeeper.requests import Answers, Request
@@ -75,9 +76,18 @@ class Connection:
             if self._is_closed:
                 raise StoreUnavailable(f"the store {self._target.url} is closed")
             if self._client is None:
-                self._client = new_client(self._target) if self._make is None else self._make()
-                self._client.add_listener(self._state_changed)
-                self._live = self._client.start_async()
+                client = new_client(self._target) if self._make is None else self._make()
+                try:
+                    client.add_listener(self._state_changed)
+                    self._live = client.start_async()
+                    self._client = client
+                except RuntimeError as error:
+                    _ended(client)  # at once: the thread that talks to the server is started last
+                    raise StoreUnavailable(f"ZooKeeper: no thread can be started for a session: {error}") from error
+                except BaseException:  # a signal handler may raise anywhere; a client half started never connects
+                    self._client = None
+                    _end_aside(client)
+                    raise
             return self._client, self._live
 
     def _state_changed(self, state: str) -> None:
@@ -198,13 +208,19 @@ class Connection:
         with self._lock:
             client, self._client, self._is_closed = self._client, None, True
         if client is not None:
-            ending = threading.Thread(target=_ended, args=(client,), name="lockstead-zookeeper-close", daemon=True)
-            ending.start()
-            ending.join(CLOSES_WITHIN)
+            join(_end_aside(client), CLOSES_WITHIN)
 
 
 def _nothing() -> None:
     pass
+
+
+def _end_aside(client: Any) -> threading.Thread:
+    """End a client in a thread, which is returned. Without a thread, its session lasts as long as the process."""
+    ending = threading.Thread(target=_ended, args=(client,), name="lockstead-zookeeper-close", daemon=True)
+    with suppress(RuntimeError):
+        ending.start()
+    return ending
 
 
 def _ended(client: Any) -> None:
