@@ -61,9 +61,10 @@ class AsyncConnection:
     async def exchange(self, commands: Sequence[Words], bounds: Bounds) -> list[Any]:
         """Send commands together and return a reply for each, errors of the server among them, within bounds."""
         self.is_good = False  # after a failure, half an answer may be left on it
-        count, replies = len(commands), list[Any]()
+        count = len(commands)
         try:
             await self.send(encoded(commands), bounds)
+            replies = await self.received(bounds, count)
             while len(replies) < count:
                 replies += await self.received(bounds, count - len(replies))
         except Exception as error:
@@ -73,10 +74,11 @@ class AsyncConnection:
 
     async def send(self, message: bytes, bounds: Bounds) -> None:
         """Send a whole message. Raises OSError."""
-        rest = memoryview(message)
+        rest: bytes | memoryview = message
         while rest:
             try:
-                rest = rest[self.raw.send(rest) :]
+                sent = self.raw.send(rest)
+                rest = memoryview(rest)[sent:] if sent < len(rest) else b""
             except (BlockingIOError, ssl.SSLWantWriteError):
                 bounds.left()
                 await ready(self.raw.fileno(), bounds.ends_at, reads=False, writes=True)

@@ -35,24 +35,22 @@ class ServerError(Exception):
 class Replies:
     """The replies of one connection, in whatever pieces they arrive."""
 
-    __slots__ = ("_arrays", "_rest")
+    __slots__ = ("_arrays", "_rest", "is_torn")
 
     def __init__(self) -> None:
+        self.is_torn = False
+        """Whether a reply has begun that is not complete."""
         self._rest = b""
         # the arrays that are not complete, outermost first: elements so far, and how many there will be
         self._arrays: list[tuple[list[Any], int]] = []
-
-    @property
-    def is_torn(self) -> bool:
-        """Whether a reply has begun that is not complete."""
-        return bool(self._rest or self._arrays)
 
     def feed(self, piece: bytes) -> list[Any]:
         """Return the replies that this piece completes, each error as a ServerError.
 
         Raises ValueError for what no Redis sends.
         """
-        rest, at, replies = self._rest + piece, 0, list[Any]()
+        rest, at = self._rest + piece, 0
+        replies: list[Any] = []
         while (end := rest.find(b"\r\n", at)) >= 0:
             kind, text, after = rest[at : at + 1], rest[at + 1 : end], end + 2
             size = _size(text) if kind in (b"$", b"*") else -1
@@ -60,7 +58,8 @@ class Replies:
                 after += size + 2
                 if len(rest) < after:
                     break
-                replies += self._completed(rest[end + 2 : after - 2])
+                text = rest[end + 2 : after - 2]
+                replies += self._completed(text) if self._arrays else (text,)
             elif size > 0:
                 if len(self._arrays) == DEPTH_MAX:
                     raise ValueError("not a reply of Redis: arrays within arrays")
@@ -72,6 +71,7 @@ class Replies:
             if len(rest) - at > LINE_MAX:
                 raise ValueError("a line without an end")
         self._rest = rest[at:]
+        self.is_torn = bool(self._rest or self._arrays)
         return replies
 
     def _completed(self, element: Any) -> list[Any]:

@@ -253,7 +253,7 @@ def slot_of(key: bytes) -> int:
 
 def call(request: Request, along: Route) -> Asking[Any]:
     """Carry out one script call, and return the answer of the script."""
-    address = yield from along.find(request.keys[0])
+    address = along.known(request.keys[0]) or (yield from along.find(request.keys[0]))
     (reply,) = yield Ask(address, (request.by_digest(),))
     return (yield from _settled(reply, request, address, along)) if isinstance(reply, ServerError) else reply
 
