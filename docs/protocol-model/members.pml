@@ -320,7 +320,7 @@ renewed:                               /* `LeaseState.registered`, `LeaseState.r
         renewed_left = 0; hang_up(MEMBER); goto work
     };
 
-withdraw:                              /* `members.remove_member`: after the belief has ended */
+withdraw:                              /* `Remove` of the registration: the member has stopped */
 #ifdef MEMBER_REMOVES_AT_RELEASE
     atomic { send(MEMBER, REMOVE, GONE) };
 #else

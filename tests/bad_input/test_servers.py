@@ -53,7 +53,7 @@ VAGUE: Final = {("redlock", "a web server"), ("redis tls", "a web server"), ("re
 """The error may be of one of several masters, or of a server that worked a moment ago: it is not refused
 permanently."""
 
-ADVICE: Final = re.compile(r"correct|look at|write|name |see |leave|put it|later is needed")
+ADVICE: Final = re.compile(r"correct|check |look at|write|name |see |leave|put it|later is needed")
 
 LONGEST: Final = 300
 """Characters that a line has at most; where masters are asked, for each of them."""
