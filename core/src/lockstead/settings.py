@@ -16,7 +16,7 @@ from lockstead.values import Duration, seconds
 TTL_MIN: Final = 1.0
 LOCK_DELAY_MAX: Final = 60.0
 MARGINS_PER_TTL: Final = 6
-"""Default abort margins in a ttl."""
+"""`abort_margin` is the ttl divided by this, if it is not set."""
 
 
 class Given(TypedDict, total=False):
