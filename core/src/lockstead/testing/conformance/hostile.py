@@ -35,7 +35,12 @@ GARBAGE: Final = (
 
 
 class HostileConformance(Suite):
-    """The contract for records that lockstead did not write. Override `damage` too."""
+    """The contract for records that lockstead did not write. Override `damage` too.
+
+    The store shows such a record, and lists it under its name, with the fields of `lockstead.stores.kept.unreadable`
+    and an incarnation of exactly what is stored (`kept.damaged_incarnation`). `Create` conflicts with it; `Remove` with
+    that incarnation deletes it. So a record's name must not be kept in what may be damaged.
+    """
 
     @pytest.fixture
     def damage(self) -> Damage:
