@@ -1,7 +1,7 @@
-"""How commands reach Redis: one script call each, never repeated.
+"""The store on Redis: each command is one call of a Lua script, never repeated.
 
-Must not know what the fields of a record mean. What requests look like is `encoding`, what the server
-does `scripts`, and which server it is `route`.
+Requests are encoded by `encoding`, executed on the server by `scripts`, and sent to the server that `route` chooses.
+Must not know what the fields of a record mean.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ GUARANTEE: Final = "one server, or asynchronous replication: a failover may forg
 
 
 def traits_of(scheme: str) -> Traits:
-    """Return the traits of a store on Redis, which are the same for every way to it."""
+    """Return the traits of a store on Redis: one server, Sentinel and Cluster have the same."""
     return Traits(scheme=scheme, guarantee=GUARANTEE, clock=StoreClock.ONE_CLOCK, tokens=TokenSource.NATIVE)
 
 
@@ -50,7 +50,7 @@ class RedisStore(StoreBase):
     """Records as strings in Redis. Promises no more than Redis does: see `Traits.guarantee`."""
 
     def __init__(self, access: Access, url: str, prefix: str) -> None:
-        """url: as it may be printed."""
+        """url: without credentials, see `Store.url`."""
         self._access = access
         self.url = url
         self._keys = Keys(prefix)
@@ -66,26 +66,26 @@ class RedisStore(StoreBase):
         self._watches = Watches(self._keys, self._access, self._route, self._driver)
 
     def perform(self, command: Command[A], limit: float) -> A:
-        """Carry out one command within `limit` seconds: one script call, but for a listing."""
-        return cast(A, self._driver.run(self._carried_out(command), bounds_of(command, limit)))
+        """Carry out one command within `limit` seconds. All but `List` are one script call."""
+        return cast(A, self._driver.run(self._script_of(command), bounds_of(command, limit)))
 
     def perform_many(self, commands: Sequence[Command[Any]], limit: float) -> list[Any]:
-        """Carry out many commands with one sending for each server."""
+        """Carry out many commands with one pipeline for each server."""
         try:
-            return self._driver.run(self._all_carried_out(commands), Bounds(limit, LISTING_MAX))
+            return self._driver.run(self._script_of_many(commands), Bounds(limit, LISTING_MAX))
         except StoreError as error:
             return [error] * len(commands)
 
     async def aperform(self, command: Command[Any], limit: float) -> Any:
-        """Carry out one command like `perform`, awaiting, from any event loop of asyncio."""
+        """Carry out one command like `perform`, asynchronously, from any event loop."""
         if not self._is_open:
             raise StoreUnavailable(f"the store {self.url} is closed")
         driver = await self._drivers.get()
-        return await driver.run(self._carried_out(command), bounds_of(command, limit))
+        return await driver.run(self._script_of(command), bounds_of(command, limit))
 
     # --- scripts -------------------------------------------------------------------------------------------------
 
-    def _carried_out(self, command: Command[Any]) -> Asking[Any]:
+    def _script_of(self, command: Command[Any]) -> Asking[Any]:
         if isinstance(command, List):
             return (yield from self._listed(command))
         self._watches.asks(command)
@@ -100,7 +100,7 @@ class RedisStore(StoreBase):
     def _listed(self, command: List) -> Asking[Listing]:
         return listed(command, self._keys, self._route)
 
-    def _all_carried_out(self, commands: Sequence[Command[Any]]) -> Asking[list[Any]]:
+    def _script_of_many(self, commands: Sequence[Command[Any]]) -> Asking[list[Any]]:
         results: list[Any] = [None] * len(commands)
         single = [number for number, command in enumerate(commands) if not isinstance(command, List)]
         requests = [request(commands[number], self._keys) for number in single]
@@ -131,7 +131,7 @@ class RedisStore(StoreBase):
 
     @property
     def behind(self) -> Mapping[Guarantee, str]:
-        """The mechanism of Redis behind a guarantee."""
+        """The mechanism of Redis behind each guarantee."""
         from lockstead.stores.redis.doctor import BEHIND
 
         return BEHIND
