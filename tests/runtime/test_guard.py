@@ -19,7 +19,7 @@ import pytest
 from lockstead import AsyncClient, AsyncLease, Client, Lease, LeaseLost, LossReason
 from lockstead.runtime import interrupt
 from lockstead.runtime.interrupt import SIGNAL, Interrupter, LeaseLostInterrupt
-from lockstead.runtime.keeper import Fires, KeptLease
+from lockstead.runtime.keeper import KeptLease, LossInterrupter
 from lockstead.stores.memory import MemoryStore
 from tests.runtime.faulty import Faulty, quiet, until
 
@@ -169,7 +169,7 @@ def test_a_loss_just_as_the_block_is_entered_leaves_it(
 ) -> None:
     as_ever = client._engine.keeper.guard
 
-    def loses_first(kept: KeptLease, interrupter: Fires) -> None:
+    def loses_first(kept: KeptLease, interrupter: LossInterrupter) -> None:
         in_another_thread(lambda: client._engine.keeper.lose(kept, LossReason.TAKEN))
         until(lambda: kept.lease_state.is_notified)
         as_ever(kept, interrupter)

@@ -64,8 +64,8 @@ BATCH_MAX: Final = 1000
 OnLost = Callable[[], None]
 
 
-class Fires(Protocol):
-    """An interrupter of a guarded block. The keeper refers to it weakly."""
+class LossInterrupter(Protocol):
+    """What interrupts a guarded block. The keeper refers to it weakly."""
 
     def fire(self, found_in: int | None = None) -> None:
         """Interrupt the block, from any thread, without blocking. found_in: the thread that found the loss."""
@@ -83,8 +83,9 @@ class KeptLease:
         self.progress: str | None = None
         self.callbacks: list[OnLost] = []
         """The user's callbacks, each called once, in the callback threads."""
-        self.guards: list[weakref.ref[Fires]] = []
+        self.guards: list[weakref.ref[LossInterrupter]] = []
         self.found_in: int | None = None
+        """The ident of the thread that found the loss; None if the keeper found it."""
 
 
 class _Held(weakref.ref[KeptLease]):
@@ -221,7 +222,7 @@ class Keeper:
                 return
         self._run_callback(partial(self._call, kept, callback))
 
-    def guard(self, kept: KeptLease, interrupter: Fires) -> None:
+    def guard(self, kept: KeptLease, interrupter: LossInterrupter) -> None:
         """Fire `interrupter` when the lease is lost; now if the loss was notified already."""
         with self._lock:
             if not kept.lease_state.is_notified:
@@ -229,7 +230,7 @@ class Keeper:
                 return
         interrupter.fire()
 
-    def unguard(self, kept: KeptLease, interrupter: Fires) -> None:
+    def unguard(self, kept: KeptLease, interrupter: LossInterrupter) -> None:
         """Remove an interrupter that `guard` added."""
         with self._lock:
             kept.guards = [*filter(partial(ne, weakref.ref(interrupter)), kept.guards)]
@@ -437,9 +438,8 @@ class Keeper:
         with self._lock:
             self._sleeps_until = float("inf")
             self._keeping.recover()
-        self._run_callback(
-            partial(self.emit, EngineWarning("", f"a round of the keeper failed: {type(error).__name__}: {error}"))
-        )
+        message = f"an error in the keeper, which continues: {type(error).__name__}: {error}"
+        self._run_callback(partial(self.emit, EngineWarning("", message)))
 
     # --- in the worker threads -----------------------------------------------------------------------------------
 
