@@ -245,7 +245,10 @@ def end(lease: LeaseId, context: ProtocolContext, fields: Mapping[str, str] = EN
 
 @frozen
 class Had:
-    """The lease of an acquisition that is swept. is_shared: it may have live members. is_clean: not lost."""
+    """The lease of a swept acquisition, if one was granted and used.
+
+    is_shared: it may have live members. is_clean: it was not lost.
+    """
 
     incarnation: str
     is_shared: bool = False

@@ -1,4 +1,4 @@
-"""The engine: what the blocking and the async side of a client share: store, keeper, observations, local queue.
+"""The engine of a client: what its blocking and its async side share (store, keeper, observations, local queue).
 
 It runs no script itself except sweeps in the keeper's threads. There is one engine per opened store and process.
 """
@@ -98,11 +98,11 @@ class Engine:
         self.observations = ObservationCache()
         self._listener = emit or log
         self._warned: set[str] = set()
-        self._renew_state()
+        self._reset_state()
         self._finalizer = weakref.finalize(self, _close, self._closing)
         fork.watch(self)
 
-    def _renew_state(self) -> None:
+    def _reset_state(self) -> None:
         self.keeper = Keeper(self.store, self.clock, self._listener)
         self.emit = self.keeper.emit
         self.local_queue = LocalQueue()
@@ -243,20 +243,20 @@ class Engine:
         self.keeper.schedule(delay, leave)
 
     def sweep(self, name: Name, holder: str, settings: Settings, had: Had | None = None) -> None:
-        """Sweep the record of a holder whose acquisition is over: now, and again later.
+        """Sweep the record of a holder whose acquisition is over (remove or end it): now, and again later.
 
         A request may commit late, so more sweeps follow, each after twice the time. had: its lease, if it was used.
         """
-        self._look(name, holder, settings, had, deque(sweep_pauses(settings.request_timeout)))
+        self._sweep_in_turn(name, holder, settings, had, deque(sweep_pauses(settings.request_timeout)))
 
-    def _look(self, name: Name, holder: str, settings: Settings, had: Had | None, left: deque[float]) -> None:
-        def look() -> None:
+    def _sweep_in_turn(self, name: Name, holder: str, settings: Settings, had: Had | None, left: deque[float]) -> None:
+        def sweep_and_plan() -> None:
             # each sweep schedules the next, so that only one more runs when the client is closed
             if left:
-                self._look(name, holder, settings, had, left)
+                self._sweep_in_turn(name, holder, settings, had, left)
             self.sweep_once(name, holder, settings, had)
 
-        self.keeper.schedule(left.popleft(), look)
+        self.keeper.schedule(left.popleft(), sweep_and_plan)
 
     def sweep_soon(self, name: Name, holder: str, settings: Settings) -> None:
         """Sweep once, now, for a request that was answered after its acquisition was over."""
@@ -365,7 +365,7 @@ class Engine:
         """Start with empty state in a forked child: leases and connections belong to the parent."""
         self.keeper.forked()
         self.observations = ObservationCache()
-        self._renew_state()
+        self._reset_state()
         self.store.after_fork()
 
 
