@@ -49,20 +49,20 @@ class Batch(HeldBatch[Lease]):
         clock = self._engine.clock
         started_at = clock.now()
         gives_up_at = inf if timeout is None else started_at + seconds(timeout, "timeout")
-        silence: StoreError | None = None
+        store_error: StoreError | None = None
         while self._wanted:
             try:
                 got = self.try_acquire_rest()
             except (StoreUnavailable, OutcomeUnknown) as error:
-                silence, got = error, []
+                store_error, got = error, []
             else:
-                silence = None
+                store_error = None
             if got:
                 return got
             self._refuse_to_wait()
             pause = self._pause(gives_up_at)
             if pause is None:
-                raise self._wait_is_over(started_at, silence)
+                raise self._wait_is_over(started_at, store_error)
             sleep(pause)
         return []
 

@@ -170,12 +170,12 @@ class HeldBatch(Generic[L]):
         left = gives_up_at - self._engine.clock.now()
         return min(drawn, left) if left > 0 else None
 
-    def _wait_is_over(self, started_at: float, silence: StoreError | None) -> Exception:
-        """Return the error of a wait that ended with pending keys; silence is the last round's error."""
+    def _wait_is_over(self, started_at: float, store_error: StoreError | None) -> Exception:
+        """Return the error of a wait that ended with pending keys; store_error is the last round's error."""
         waited = self._engine.clock.now() - started_at
         one = self._contended
-        if one is None or silence is not None:
-            return silence or NotAcquired("the time to wait is over", waited=waited)
+        if one is None or store_error is not None:
+            return store_error or NotAcquired("the time to wait is over", waited=waited)
         left, all_ = len(self._wanted), len(self._keys)
         return NotAcquired(
             f"{left} of {all_} locks are held by others after {seconds_text(waited)}; one of them: {one}",

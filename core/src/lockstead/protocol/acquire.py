@@ -1,6 +1,7 @@
-"""Acquiring a lock: try, adopt the record of an earlier attempt, take over a dead lease, wait for a live one.
+"""Acquiring a lock: try, adopt the record of an earlier attempt, take over an expired lease, wait for a live one.
 
-Must not know which driver runs it. Waiting reads and never writes; only a free or expired key is written to.
+Pure: a driver sends the commands that it yields. Waiting reads and never writes; only a free or expired key is
+written to.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ from lockstead.protocol.record import Record
 from lockstead.values import Name, PreviousLease
 
 TURNS_MAX: Final = 16
-"""Maximum number of turns of one attempt. Each but the first is caused by another client's change."""
+"""Maximum number of turns (a write or a read, each with what follows) of one attempt. Each but the first is caused by
+another client's change or an unknown outcome."""
 
 DOUBTS_MAX: Final = 4
 """Number of writes with an unknown outcome after which an attempt fails, so as not to load an overloaded store more."""
@@ -124,7 +126,7 @@ def acquire(
     """
     settings = context.settings
     contended: Contended | None = None
-    silence: StoreError | None = None
+    store_error: StoreError | None = None
     longest = settings.backoff_min
     is_last = tries_once
     while True:
@@ -132,18 +134,18 @@ def acquire(
             outcome = yield from attempt(request, context, look_first=look_first, gives_up_at=gives_up_at)
         except (StoreUnavailable, OutcomeUnknown) as error:
             if not isinstance(error, OutOfTime):
-                contended, silence = None, error
+                contended, store_error = None, error
             if is_last and contended is not None:
                 return contended
             if is_last:
-                raise _as_known(request, silence or error) from silence
+                raise _of_whole_acquisition(request, store_error or error) from store_error
         else:
             if isinstance(outcome, Grant) or is_last:
                 return outcome
             contended = outcome
-        waited_out = contended or silence
-        if request.on_wait is not None and waited_out is not None:
-            request.on_wait(waited_out)
+        cause = contended or store_error
+        if request.on_wait is not None and cause is not None:
+            request.on_wait(cause)
         # `ask` inlined: every poll of every waiter runs this
         request.has_waited = True
         left = inf if contended is None else contended.over_in
@@ -157,7 +159,7 @@ def acquire(
         look_first = not pause.answer.is_turn
 
 
-def _as_known(request: AcquireRequest, error: StoreError) -> StoreError:
+def _of_whole_acquisition(request: AcquireRequest, error: StoreError) -> StoreError:
     """Return the error for the whole acquisition, not only for its last request."""
     if not request.unsettled or isinstance(error, OutcomeUnknown):
         return error
@@ -205,7 +207,7 @@ def attempt(
 
 
 def _keep_pace(request: AcquireRequest, doubts: int, context: ProtocolContext) -> Script[int]:
-    """Pause before repeating a write after an unknown outcome; return the number of such writes so far.
+    """Pause before repeating a write whose outcome is unknown; return the number of such writes so far.
 
     doubts: their number when the attempt began. After a few more it raises the last one's error.
     """

@@ -43,7 +43,7 @@ def until_free(
     """
     settings = context.settings
     latest: Found | None = None
-    silence: StoreError | None = None
+    store_error: StoreError | None = None
     was_notified = False
     longest = settings.backoff_min
     is_last = tries_once
@@ -52,9 +52,9 @@ def until_free(
             latest = _found(name, (yield from ask(Read(name))), context)
         except (StoreUnavailable, OutcomeUnknown) as error:
             if not isinstance(error, OutOfTime):
-                latest, silence = None, error
+                latest, store_error = None, error
             if is_last and latest is None:
-                raise (silence or error) from None
+                raise (store_error or error) from None
         if latest is not None and (latest.is_free or is_last):
             return latest
         if latest is not None and latest.status is not None and not was_notified:
