@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from lockstead import AsyncClient, Client, NotAcquired
+from lockstead import AsyncClient, Client, Lock, NotAcquired
 from lockstead.events import LockEvent, Waiting
 from lockstead.protocol.commands import Create, Extend, Read, Replace
 from lockstead.runtime.awaiting import AsyncWaker
@@ -262,6 +262,26 @@ def test_a_waiter_whose_event_loop_stands_still_keeps_its_place() -> None:
     assert lines.is_first("apt", behind)
     lines.leave("apt", behind)
     assert not lines._queues
+
+
+def test_h15_a_waiter_whose_event_loop_is_blocked_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstead.runtime.drive.LOOK_AGAIN", 0.1)
+    monkeypatch.setattr("lockstead.runtime.awaiting.ASKED_AGAIN", 0.3)
+    client = AsyncClient(Faulty(), listener=quiet)
+    other = Client(client._engine.store, listener=quiet)
+    lease = other.lock("apt").acquire()
+
+    async def blocks() -> None:
+        first = asyncio.create_task(client.lock("apt").acquire())
+        await asyncio.wait([first], timeout=0.2)
+        lease.release()
+        # a blocking call in a coroutine: the first waiter cannot ask before it returns
+        Lock._of(client._engine, "apt", {}).acquire(timeout=60).release()
+        await (await first).release()
+
+    asyncio.run(blocks())
+    client._engine.close()
+    other.close()
 
 
 def test_leaving_wakes_the_next_waiter_despite_a_newcomer() -> None:

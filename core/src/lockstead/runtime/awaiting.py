@@ -8,6 +8,7 @@ would hang the interpreter.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +32,10 @@ REQUEST_LATE: Final = LATE + STALLED
 """Seconds after a request's limit from which its loop must have been stopped, and so dropped a reply that had come."""
 
 
+ASKED_AGAIN: Final = 1.0
+"""Seconds after which an event loop is asked again for a sign of life; one that gives none for as long is blocked."""
+
+
 class AsyncWaker:
     """The waker of an async waiter. It belongs to the event loop that it was made in, which may close before its use.
 
@@ -39,7 +44,17 @@ class AsyncWaker:
     when it is rung after its loop was closed.
     """
 
-    __slots__ = ("_abandoned", "_awaited", "_is_rung", "_loop", "came_late", "engine", "is_over")
+    __slots__ = (
+        "_abandoned",
+        "_asked_at",
+        "_awaited",
+        "_has_answered",
+        "_is_rung",
+        "_loop",
+        "came_late",
+        "engine",
+        "is_over",
+    )
 
     def __init__(
         self,
@@ -54,6 +69,8 @@ class AsyncWaker:
         self._loop = asyncio.get_running_loop()
         self._awaited = asyncio.Event()
         self._is_rung = False
+        # the loop runs: it makes this
+        self._asked_at, self._has_answered = time.monotonic(), True
 
     @property
     def is_gone(self) -> bool:
@@ -62,8 +79,24 @@ class AsyncWaker:
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether the event loop is not running, so that the waiter cannot send a request now."""
-        return not self._loop.is_running()
+        """Return whether the waiter cannot send a request now: its event loop is not running, or is blocked.
+
+        A blocked loop is noticed at a later look: each asks it for a sign of life.
+        """
+        if not self._loop.is_running():
+            return True
+        is_due = time.monotonic() - self._asked_at >= ASKED_AGAIN
+        if is_due and self._has_answered:
+            self._asked_at, self._has_answered = time.monotonic(), False
+            try:
+                self._loop.call_soon_threadsafe(self._answered)
+            except RuntimeError:  # it was closed in this moment
+                return True
+            return False
+        return is_due
+
+    def _answered(self) -> None:
+        self._has_answered = True
 
     def ring(self) -> None:
         """Wake the waiter, from any thread."""

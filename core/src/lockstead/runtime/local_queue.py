@@ -30,7 +30,7 @@ class Waiter(Protocol):
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether it cannot send a request now, since its event loop is not running."""
+        """Return whether it cannot send a request now, since its event loop is not running, or blocked."""
         ...
 
     def ring(self) -> None:
@@ -120,8 +120,8 @@ class LocalQueue:
     def _first(self, key: str) -> Waiter | None:
         """Return the first waiter that can send requests, and drop those at the front that never can again.
 
-        A waiter whose event loop is not running keeps its place, but does not block those behind it. Called with the
-        lock held.
+        A waiter whose event loop is not running, or blocked, keeps its place, but does not block those behind it.
+        Called with the lock held.
         """
         queue = self._queues.get(key)
         while queue and (queue[0].is_over or queue[0].is_gone):
