@@ -70,7 +70,7 @@ class Limits:
 
 
 @dataclass(slots=True, eq=False)
-class _Talk:
+class _Running:
     """One script of many: its next command, or its result."""
 
     number: int
@@ -95,24 +95,24 @@ def run_many(
     Yields, as soon as a script has ended, its position and its return value or the exception that it raised; scripts
     that are not finished do not delay it. A script that yields a pause continues at once.
     """
-    asking = [_Talk(number, script) for number, script in enumerate(scripts)]
-    for talk in asking:
-        talk.step(partial(next, talk.script))
-    while asking:
-        yield from ((talk.number, talk.result) for talk in asking if talk.command is None)
-        asking = [talk for talk in asking if talk.command is not None]
+    running = [_Running(number, script) for number, script in enumerate(scripts)]
+    for one in running:
+        one.step(partial(next, one.script))
+    while running:
+        yield from ((one.number, one.result) for one in running if one.command is None)
+        running = [one for one in running if one.command is not None]
         sent_at = clock.now()
-        asked = [talk for talk in asking if not isinstance(talk.command, Pause)]
-        answers = _perform_many([talk.command for talk in asked if talk.command is not None], store, clock, limit)
+        sending = [one for one in running if not isinstance(one.command, Pause)]
+        answers = _perform_many([one.command for one in sending if one.command is not None], store, clock, limit)
         received_at = clock.now()
-        for talk in asking:
-            if isinstance(talk.command, Pause):
-                talk.step(partial(talk.script.send, Reply(Paused(0.0), sent_at, sent_at)))
-        for talk, answer in zip(asked, answers, strict=True):
+        for one in running:
+            if isinstance(one.command, Pause):
+                one.step(partial(one.script.send, Reply(Paused(0.0), sent_at, sent_at)))
+        for one, answer in zip(sending, answers, strict=True):
             if isinstance(answer, StoreError):
-                talk.step(partial(talk.script.throw, answer))
+                one.step(partial(one.script.throw, answer))
             else:
-                talk.step(partial(talk.script.send, Reply(answer, sent_at, received_at)))
+                one.step(partial(one.script.send, Reply(answer, sent_at, received_at)))
 
 
 def _perform_many(commands: list[Command[Any]], store: SupportsBatching, clock: Clock, limit: float) -> Sequence[Any]:

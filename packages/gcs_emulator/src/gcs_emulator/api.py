@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 from gcs_emulator.conditions import Conditions, conditions_of, whole_number
 from gcs_emulator.errors import ApiError, json_body, xml_body
+from gcs_emulator.http_messages import Answer, Request, json_answer
 from gcs_emulator.listing import page
 from gcs_emulator.media import content_answer
 from gcs_emulator.objects import Draft, Source, Store, StoredObject, draft_of
@@ -28,7 +29,6 @@ from gcs_emulator.resources import (
 )
 from gcs_emulator.routes import Route, is_plain, route
 from gcs_emulator.uploads import Session, Sessions, chunk_of
-from gcs_emulator.wire import Answer, Request, json_answer
 
 BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 COMPOSE_MAX = 32

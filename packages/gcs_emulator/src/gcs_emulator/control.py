@@ -20,8 +20,8 @@ from typing import Final
 
 from gcs_emulator.errors import ApiError, json_body
 from gcs_emulator.faults import Faults, Injected
+from gcs_emulator.http_messages import Answer, Request, json_answer
 from gcs_emulator.request_log import RequestLog
-from gcs_emulator.wire import Answer, Request, json_answer
 
 NUMBERS: Final = ("latency", "date_offset", "clock_resolution", "mutation_gap")
 SWITCHES: Final = ("hides_date", "one_mutation_per_second")

@@ -13,9 +13,9 @@ from gcs_emulator.api import Api, refusal
 from gcs_emulator.clock import Clock
 from gcs_emulator.errors import ApiError
 from gcs_emulator.faults import Action, Faults, Injected
+from gcs_emulator.http_messages import Answer, Request
 from gcs_emulator.request_log import LoggedRequest, RequestLog
 from gcs_emulator.routes import Route
-from gcs_emulator.wire import Answer, Request
 
 
 class Exchange:

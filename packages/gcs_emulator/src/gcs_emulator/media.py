@@ -13,8 +13,8 @@ from email.utils import parsedate_to_datetime
 
 from gcs_emulator.clock import http_date
 from gcs_emulator.errors import ApiError
+from gcs_emulator.http_messages import Answer
 from gcs_emulator.objects import StoredObject
-from gcs_emulator.wire import Answer
 
 RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 FIELD_HEADERS = {

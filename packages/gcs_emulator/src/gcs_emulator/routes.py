@@ -10,8 +10,8 @@ from fnmatch import fnmatchcase
 from urllib.parse import unquote
 
 from gcs_emulator.errors import ApiError
+from gcs_emulator.http_messages import Request, json_object
 from gcs_emulator.resources import checked_name
-from gcs_emulator.wire import Request, json_object
 
 JSON_ROOT = "/storage/v1/"
 DOWNLOAD_ROOT = "/download/storage/v1/"

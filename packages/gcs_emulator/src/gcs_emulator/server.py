@@ -18,10 +18,10 @@ from gcs_emulator.control import Control
 from gcs_emulator.errors import ApiError
 from gcs_emulator.exchange import Exchange
 from gcs_emulator.faults import Faults, Injected
+from gcs_emulator.http_messages import Answer, MalformedRequest, encoded, read_request
 from gcs_emulator.listener import Connections, Listener, bound, join
 from gcs_emulator.objects import Store, StoredObject
 from gcs_emulator.request_log import RequestLog
-from gcs_emulator.wire import Answer, MalformedRequest, encoded, read_request
 
 
 class GcsServer:
