@@ -21,7 +21,9 @@ import lockstead
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Create, Read, Snapshot
 from lockstead.stores import url as store_urls
+from lockstead.stores.bounds import Bounds
 from lockstead.stores.zookeeper.answers import failure
+from lockstead.stores.zookeeper.probe import _reply
 from lockstead.stores.zookeeper.store import ZookeeperStore
 from lockstead.stores.zookeeper.url import target_of
 from tests.servers.base import free_port
@@ -311,3 +313,12 @@ def test_an_acl_file_must_exist_and_excludes_an_own_client(tmp_path: Path) -> No
         opened(f"zk://h1/locks?acl={tmp_path}/none")
     with pytest.raises(ValueError, match="set default_acl on yours"):
         store_urls.open_store("zk://h1/locks?acl=x", KazooClient)
+
+
+def test_the_beginning_of_an_answer_is_that_of_a_slow_zookeeper() -> None:
+    whole = b"Zookeeper version: 3.9"
+    for count, kind in ((0, "mute"), (4, "mute"), (len(whole), "serves")):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            theirs.sendall(whole[:count])
+            assert _reply("host:1", ours, Bounds(0.1), b"srvr").kind == kind

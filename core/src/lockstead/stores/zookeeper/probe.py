@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _SRVR: Final = b"Zookeeper version:"
 _NOT_SERVING: Final = b"not currently serving"
 _NOT_LISTED: Final = b"not in the whitelist"
+_BEGINNINGS: Final = (_SRVR, b"This ZooKeeper instance is not currently serving", b"srvr is not executed because")
+"""How a ZooKeeper's answer begins, of which a slow network may have brought only a part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ def _reply(host: str, connection: socket.socket, bounds: Bounds, word: bytes) ->
         return Reply(host, "serves", text)
     if _NOT_SERVING in received:
         return Reply(host, "no quorum", text)
-    if not received or _NOT_LISTED in received:
+    if _NOT_LISTED in received or any(whole.startswith(received) for whole in _BEGINNINGS):
         return Reply(host, "mute", text)
     return Reply(host, "foreign", text)
 
