@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import signal
+import subprocess
 import sys
 import threading
 import weakref
@@ -422,3 +423,24 @@ def test_a_function_is_marked_by_its_code() -> None:
     assert uninterrupted(quiet) is quiet
     assert quiet.__code__ in interrupt._UNINTERRUPTED
     interrupt._UNINTERRUPTED.discard(quiet.__code__)
+
+
+AFTER_FORK = """
+import _thread, os, threading
+os.register_at_fork(after_in_parent=_thread.interrupt_main)
+from lockstead.runtime import fork
+try:
+    if os.fork() == 0:
+        os._exit(0)
+    for _ in range(10):
+        pass
+except KeyboardInterrupt:
+    pass
+loaded = threading.Event()
+threading.Thread(target=fork.loading, args=(loaded.set,), daemon=True).start()
+assert loaded.wait(10)
+"""
+
+
+def test_h34_ctrl_c_during_a_fork_leaves_no_lock_held() -> None:
+    assert subprocess.run([sys.executable, "-c", AFTER_FORK], timeout=60, check=False).returncode == 0

@@ -55,10 +55,6 @@ def _before() -> None:
     _LOADED.wait_for(lambda: not _LOADING - mine, LOADING_MAX)
 
 
-def _in_parent() -> None:
-    _LOADED.release()
-
-
 def _in_child() -> None:
     failure: Exception | None = None
     for one in list(_INHERITED):
@@ -73,4 +69,5 @@ def _in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+    # in C: a signal that came during the fork is handled at the first line of Python after it, and may raise there
+    os.register_at_fork(before=_before, after_in_parent=_LOADED.release, after_in_child=_in_child)
