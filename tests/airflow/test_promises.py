@@ -274,7 +274,7 @@ def quick(stage: Stage) -> dict[str, Any]:
     return {
         "ended": ended,
         "tries": [one.try_number for one in acquires],
-        "deferred": ["in the triggerer" in stage.airflow.task_log(run, one.task_id) for one in acquires],
+        "deferred": ["the triggerer waits" in stage.airflow.task_log(run, one.task_id) for one in acquires],
         "held": [number for number in range(QUICK_LOCKS) if not stage.is_free(f"{stage.notes.url}-{number}")],
     }
 
@@ -481,8 +481,8 @@ def test_a_retry_takes_over_the_grant_of_its_failed_try(
     assert seen["ended"] == "success"
     assert seen["last"] == 2
     first, second = seen["said"]
-    assert "in the triggerer" in first
-    assert "in the triggerer" not in second
+    assert "the triggerer waits" in first
+    assert "the triggerer waits" not in second
     # the second try never came to the triggerer
     [before] = seen["granted"]
     [token] = re.findall(r"acquired 'section' with token (\d+)", second)
