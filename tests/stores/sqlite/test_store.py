@@ -711,3 +711,22 @@ def test_threads_that_end_leave_no_connection_open(opened: Callable[..., SqliteS
         thread.join()
     descriptors = [str(found.readlink()) for found in Path("/proc/self/fd").iterdir() if found.is_symlink()]
     assert sum(text.endswith("/locks.db") for text in descriptors) <= 2
+
+
+AFTER_FORK = """
+import _thread, os, threading
+os.register_at_fork(after_in_parent=_thread.interrupt_main)
+from lockstead.stores.sqlite import pool
+try:
+    if os.fork() == 0:
+        os._exit(0)
+    for _ in range(10):
+        pass
+except KeyboardInterrupt:
+    pass
+assert not pool._FORKING.locked()
+"""
+
+
+def test_h34_ctrl_c_during_a_fork_leaves_no_lock_held() -> None:
+    assert subprocess.run([sys.executable, "-c", AFTER_FORK], timeout=60, check=False).returncode == 0

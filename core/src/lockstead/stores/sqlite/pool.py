@@ -313,5 +313,10 @@ def _in_child() -> None:
         _FORKING.release()
 
 
+def _interruptible() -> None:
+    """Do nothing: a signal that came during the fork is handled at the first line of Python, and may raise here."""
+
+
 if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_parent=_interruptible)  # runs before the next one
     os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
