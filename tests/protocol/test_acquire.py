@@ -122,7 +122,7 @@ def test_rule_06_a_takeover_on_an_old_lease_is_renewed_first() -> None:
 
 @pytest.mark.parametrize(("left", "command"), [(32.0, Extend), (32.25, type(None))])
 def test_work_begins_with_more_time_than_a_renewal_and_the_abort(left: float, command: type) -> None:
-    bench = Bench(EXPIRING, ttl=128, drift=0.0, abort_margin=16)  # all sums of these are exact
+    bench = Bench(EXPIRING, ttl=128, renew_every=16, drift=0.0, abort_margin=16)  # all sums of these are exact
     assert bench.settings.renew_every == 16.0
     session = bench.asking("a")
     shown(session, renewed_at=bench.now + left - 128)

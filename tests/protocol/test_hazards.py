@@ -743,7 +743,7 @@ def test_h27_a_member_whose_registration_was_removed_is_lost() -> None:
 
 
 def test_h27_a_member_extends_only_a_lease_not_renewed_lately() -> None:
-    bench = Bench(ttl=100)
+    bench = Bench(ttl=100, renew_every=12.5)
     lease = bench.granted("a").lease
     context = bench.context()
     joined = bench.joined(lease, "m", context)

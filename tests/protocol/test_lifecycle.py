@@ -12,7 +12,7 @@ from lockstead.settings import Settings
 from lockstead.values import Name
 
 LEASE = LeaseId(Name("apt"), "a", "1", 300.0)
-SETTINGS = Settings.make()
+SETTINGS = Settings.make(renew_every=37.5, max_failures=3)
 
 BECOMES = {
     State.HELD: {Event.RENEWED: State.HELD, Event.LOSE: State.LOST, Event.LEAVE: State.LEAVING, Event.LEFT: State.LEFT},

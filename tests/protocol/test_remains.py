@@ -191,7 +191,7 @@ def test_a_member_is_content_with_what_outlasts_all_failures() -> None:
 
 @pytest.mark.parametrize(("after", "is_extended"), [(-0.25, False), (0.0, True)])
 def test_a_member_extends_only_what_is_older_than_an_interval(after: float, is_extended: bool) -> None:
-    bench = Bench(ttl=128, drift=0.0)  # all sums of these are exact
+    bench = Bench(ttl=128, renew_every=16, drift=0.0)  # all sums of these are exact
     lease, context = bench.granted("a").lease, bench.context()
     joined = bench.joined(lease, "m", context)
     changed_after = bench.now  # when it attached and saw the state before

@@ -12,7 +12,7 @@ from lockstead.protocol.schedule import RenewalSchedule
 from lockstead.settings import Settings
 from lockstead.values import Name
 
-SETTINGS = Settings.make()
+SETTINGS = Settings.make(renew_every=37.5, max_failures=3)
 NEVER = float("inf")
 
 

@@ -32,7 +32,7 @@ def asks_once(bench: Bench, context: ProtocolContext, holder: str = "b") -> Gran
 
 @pytest.mark.parametrize("seconds", [-3600.0, -50.0, -5.0, 5.0, 50.0, 3600.0])
 def test_h31_a_member_keeps_a_lease_whatever_the_clock_does(seconds: float) -> None:
-    bench = Bench(ttl=TTL)
+    bench = Bench(ttl=TTL, renew_every=ROUND)
     lease = bench.granted("a").lease
     member, contender = bench.context(), bench.context()
     joined = bench.joined(lease, "m", member)
@@ -51,7 +51,7 @@ def test_h31_a_member_keeps_a_lease_whatever_the_clock_does(seconds: float) -> N
 
 @pytest.mark.parametrize("seconds", [-60.0, -30.0, 0.0])
 def test_h31_a_member_that_attaches_trusts_no_age_by_the_clock(seconds: float) -> None:
-    bench = Bench(ttl=TTL)
+    bench = Bench(ttl=TTL, renew_every=ROUND)
     lease = bench.granted("a").lease
     bench.now += 60
     bench.store.set_clock(seconds)  # the record now seems to be younger than it is
@@ -60,7 +60,7 @@ def test_h31_a_member_that_attaches_trusts_no_age_by_the_clock(seconds: float) -
 
 
 def test_h31_one_of_two_members_counts_from_its_own_look() -> None:
-    bench = Bench(ttl=TTL)
+    bench = Bench(ttl=TTL, renew_every=ROUND)
     lease = bench.granted("a").lease
     one, other = bench.context(), bench.context()
     first, second = bench.joined(lease, "m1", one), bench.joined(lease, "m2", other)
@@ -99,7 +99,7 @@ def test_h31_of_looks_that_overlap_nobody_says_which_came_first() -> None:
 
 @pytest.mark.parametrize("seconds", [60.0, 200.0, 86400.0])
 def test_h31_a_clock_set_forward_lets_nobody_take_a_live_lease(seconds: float) -> None:
-    bench = Bench(ttl=TTL)
+    bench = Bench(ttl=TTL, renew_every=ROUND)
     lease = bench.granted("a").lease
     holder, contender = bench.context(), bench.context()
     assert isinstance(asks_once(bench, contender), Contended)
@@ -112,7 +112,7 @@ def test_h31_a_clock_set_forward_lets_nobody_take_a_live_lease(seconds: float) -
 
 
 def test_h31_a_lease_renewed_before_the_clock_is_set_is_kept() -> None:
-    bench = Bench(ttl=TTL)
+    bench = Bench(ttl=TTL, renew_every=ROUND)
     lease = bench.granted("a").lease
     contender = bench.context()
     assert isinstance(asks_once(bench, contender), Contended)
@@ -125,7 +125,7 @@ def test_h31_a_lease_renewed_before_the_clock_is_set_is_kept() -> None:
 
 @pytest.mark.parametrize("seconds", [-3600.0, 3600.0])
 def test_h31_a_dead_holder_is_found_by_observation_then_by_clock(seconds: float) -> None:
-    bench = Bench(ttl=TTL)
+    bench = Bench(ttl=TTL, renew_every=ROUND)
     bench.granted("a")
     contender = bench.context()
     assert isinstance(asks_once(bench, contender), Contended)
@@ -141,7 +141,7 @@ def test_h31_a_dead_holder_is_found_by_observation_then_by_clock(seconds: float)
 
 
 def test_h31_a_wait_survives_a_clock_set_forward() -> None:
-    bench = Bench(ttl=TTL)
+    bench = Bench(ttl=TTL, renew_every=ROUND)
     bench.granted("a")
     session = bench.session(
         until_free(APT, bench.context(), gives_up_at=math.inf, tries_once=False, on_wait=lambda _: None)
@@ -152,7 +152,7 @@ def test_h31_a_wait_survives_a_clock_set_forward() -> None:
 
 
 def test_h31_a_live_registration_survives_a_clock_set_forward() -> None:
-    bench = Bench(ttl=TTL)
+    bench = Bench(ttl=TTL, renew_every=ROUND)
     owner = bench.context()
     lease = bench.granted("a", owner).lease
     bench.joined(lease, "m")
@@ -165,7 +165,7 @@ def test_h31_a_live_registration_survives_a_clock_set_forward() -> None:
 
 @pytest.mark.parametrize(("seconds", "age"), [(0.0, 5.0), (-3600.0, None)])
 def test_h31_a_record_from_the_future_is_shown_without_an_age(seconds: float, age: float | None) -> None:
-    bench = Bench(ttl=TTL)
+    bench = Bench(ttl=TTL, renew_every=ROUND)
     bench.granted("a")
     bench.now += 5
     bench.store.set_clock(seconds)

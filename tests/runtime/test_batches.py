@@ -48,7 +48,10 @@ class Batching(Faulty):
 
 
 def held(ticking: Ticking, *keys: str, **settings: Any) -> list[Lease]:
-    return [ticking.client.lock(key, **{"ttl": 300, **settings}).acquire() for key in keys]
+    return [
+        ticking.client.lock(key, **{"ttl": 300, "renew_every": 37.5, "max_failures": 3, **settings}).acquire()
+        for key in keys
+    ]
 
 
 def test_leases_taken_at_different_times_come_to_be_renewed_together() -> None:
@@ -97,7 +100,9 @@ def test_a_short_limit_is_not_the_limit_of_those_that_have_a_long_one() -> None:
     store = Batching()
     ticking = Ticking(store)
     with ticking.client:
-        leases = held(ticking, "long", "long too") + held(ticking, "short", ttl=200, request_timeout=0.1)
+        leases = held(ticking, "long", "long too") + held(
+            ticking, "short", ttl=200, renew_every=25, request_timeout=0.1
+        )
         ticking.pass_by(37.6)
         until(lambda: len(store.batches) == 2)
         until(lambda: leases[0].time_left == pytest.approx(297))

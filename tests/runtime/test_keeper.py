@@ -123,7 +123,7 @@ def test_refused_connections_for_25_s_do_not_cost_a_lease_of_300_s() -> None:
     store, told = Faulty(), list[LockEvent]()
     ticking = Ticking(store, told.append)
     with ticking.client as client:
-        lease = client.lock("apt").acquire()
+        lease = client.lock("apt", renew_every=37.5, max_failures=3).acquire()
         store.before = refuse
         ticking.pass_by(37.5)
         for attempts in (1, 2, 3):
@@ -141,7 +141,7 @@ def test_max_failures_counts_as_unreachable_at_half_the_ttl() -> None:
     store, told = Faulty(), list[LockEvent]()
     ticking = Ticking(store, told.append)
     with ticking.client as client:
-        lease = client.lock("apt").acquire()
+        lease = client.lock("apt", renew_every=37.5, max_failures=3).acquire()
         store.before = refuse
         failed, passed = 0, 0.0
         while lease.lost_reason is None:
@@ -161,7 +161,7 @@ def test_max_failures_counts_as_unreachable_at_half_the_ttl() -> None:
 def test_progress_is_stored_with_the_next_renewal() -> None:
     store = Faulty()
     ticking = Ticking(store)
-    with ticking.client as client, client.lock("apt", expected="10m").hold() as lease:
+    with ticking.client as client, client.lock("apt", renew_every=37.5, max_failures=3, expected="10m").hold() as lease:
         began = client.lock("apt").inspect()
         lease.progress("1 of 5")
         lease.progress("3 of 5")
@@ -178,7 +178,7 @@ def test_progress_is_stored_with_the_next_renewal() -> None:
 def test_progress_that_could_not_be_stored_is_stored_later() -> None:
     store, told = Faulty(), list[LockEvent]()
     ticking = Ticking(store, told.append)
-    with ticking.client as client, client.lock("apt").hold() as lease:
+    with ticking.client as client, client.lock("apt", renew_every=37.5, max_failures=3).hold() as lease:
         lease.progress("3 of 5")
         store.before = refuse
         ticking.pass_by(37.5)
