@@ -182,7 +182,7 @@ def test_h35_collecting_in_the_keepers_thread_delays_no_renewal(store: Faulty, t
             asked_in.append(threading.current_thread().name)
             answers.wait(30)
 
-    with client.lock("mine", ttl=2).hold() as mine:
+    with client.lock("mine", ttl=6).hold() as mine:
         Garbage(in_block(client))
         store.before = hang
         clock.is_due = True
