@@ -257,7 +257,10 @@ def _adopt(request: AcquireRequest, seen: Snapshot, record: Record, context: Pro
 def _extended(
     request: AcquireRequest, incarnation: str, before: PreviousLease | None, context: ProtocolContext
 ) -> Script[Grant | None]:
-    """Extend our record; return its grant, or None if it is no longer ours. before None: as the record says."""
+    """Extend our record; return its grant, or None if it is no longer ours.
+
+    before: the previous lease; None to read it from the record.
+    """
     reply = yield from ask(Extend(request.name, {}, incarnation, lifetime=context.settings.ttl))
     if not isinstance(reply.answer, Snapshot):
         return None

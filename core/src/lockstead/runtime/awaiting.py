@@ -33,7 +33,7 @@ REQUEST_LATE: Final = LATE + STALLED
 
 
 ASKED_AGAIN: Final = 1.0
-"""Seconds after which an event loop is asked again for a sign of life; one that gives none for as long is blocked."""
+"""Seconds between two callbacks that check an event loop; a loop that has not run one for as long is blocked."""
 
 
 class AsyncWaker:
@@ -81,7 +81,7 @@ class AsyncWaker:
     def is_stopped(self) -> bool:
         """Return whether the waiter cannot send a request now: its event loop is not running, or is blocked.
 
-        A blocked loop is noticed at a later look: each asks it for a sign of life.
+        A blocked loop is noticed at a later call: each schedules a callback that shows that the loop runs.
         """
         if not self._loop.is_running():
             return True
