@@ -10,6 +10,7 @@ from lockstead.stores.memory.store import Memory, MemoryStore
 from lockstead.stores.port import Store
 from lockstead.testing.conformance import StoreConformance, WaitingConformance
 from lockstead.testing.conformance.base import Suite
+from lockstead.testing.conformance.permits import PermitsConformance, PermitsWaitingConformance
 
 
 class OnMemory(Suite):
@@ -32,11 +33,11 @@ class OnMemory(Suite):
         twin.close()
 
 
-class TestMemory(OnMemory, StoreConformance):
+class TestMemory(OnMemory, StoreConformance, PermitsConformance):
     pass
 
 
-class TestMemoryWaiting(OnMemory, WaitingConformance):
+class TestMemoryWaiting(OnMemory, WaitingConformance, PermitsWaitingConformance):
     pass
 
 

@@ -13,6 +13,7 @@ from lockstead.stores.sqlite.store import SqliteStore
 from lockstead.testing.conformance import HostileConformance, StoreConformance, WaitingConformance
 from lockstead.testing.conformance.base import Suite
 from lockstead.testing.conformance.hostile import Damage
+from lockstead.testing.conformance.permits import PermitsConformance, PermitsWaitingConformance
 from lockstead.values import Name
 
 
@@ -45,7 +46,7 @@ class OnSqlite(Suite):
         return write
 
 
-class TestSqlite(OnSqlite, StoreConformance):
+class TestSqlite(OnSqlite, StoreConformance, PermitsConformance):
     pass
 
 
@@ -53,7 +54,7 @@ class TestSqliteHostile(OnSqlite, HostileConformance):
     pass
 
 
-class TestSqliteWaiting(OnSqlite, WaitingConformance):
+class TestSqliteWaiting(OnSqlite, WaitingConformance, PermitsWaitingConformance):
     pass
 
 

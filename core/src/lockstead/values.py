@@ -27,21 +27,41 @@ class Space(Enum):
     MEMBER = "member"
     COMPANION = "companion"
     AUDIT = "audit"
+    PERMIT = "permit"
 
     # a member is one object, and every look into a store hashes one: by identity it costs a tenth of hashing its name
     __hash__ = object.__hash__
+
+    @property
+    def is_lock(self) -> bool:
+        """Return whether a record here is a lock: its grants are counted by tokens, and it is waited for."""
+        return self is Space.LOCK or self is Space.PERMIT
+
+
+TURN: Final = "turn"
+"""The part of the permit record that waiters acquire in turn; the other permit records of a key are its slots."""
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
     """The name of a record in a store: a user's key, the kind of record, and a part.
 
-    part is empty except for members (incarnation/nonce) and audit entries (instant-nonce).
+    part is empty except for members (incarnation/nonce), audit entries (instant-nonce) and permits ("0", "1", "turn").
     """
 
     key: str
     space: Space = Space.LOCK
     part: str = ""
+
+    @property
+    def is_slot(self) -> bool:
+        """Return whether the record is one of the slots of a key, any of which serves a waiter."""
+        return self.space is Space.PERMIT and self.part != TURN
+
+    @property
+    def topic(self) -> Name:
+        """Return what a subscriber to this record is notified of: the record itself, or all slots of its key."""
+        return Name(self.key, Space.PERMIT) if self.is_slot else self
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,9 @@ class SupportsWatch(Protocol):
         Calls without a change are allowed, but each costs a read. is_free means that the record is known to be gone and
         few other waiters were notified, so an attempt to acquire (a write) is worthwhile. While the store cannot
         receive notifications, on_change is not called; callers poll with their own backoff.
+
+        A subscriber to a slot of permits is called at the changes of every slot of its key (`Name.topic`), and once
+        when the subscription takes effect, since any of them may have been freed before.
         """
         ...
 

@@ -113,7 +113,7 @@ class MemoryStore(StoreBase):
                 case _:
                     raise TypeError(f"not a command for a store: {type(command).__name__}")
         if isinstance(command, _CHANGES) and isinstance(answer, Snapshot | Removed):
-            self._memory.subscriptions.changed(command.name)
+            self._memory.subscriptions.changed(command.name.topic)
         return answer
 
     def _create(self, command: Create, now: float) -> Snapshot | Conflict:
@@ -162,8 +162,8 @@ class MemoryStore(StoreBase):
     def subscribe(self, name: Name, on_change: Callable[[bool], None]) -> Subscription:
         """Call on_change at every change of the record, in the thread that changes it."""
         memory = self._memory
-        subscription, _ = memory.subscriptions.add(name, on_change)
-        if name not in memory.entries:
+        subscription, _ = memory.subscriptions.add(name.topic, on_change)
+        if name.is_slot or name not in memory.entries:
             on_change(False)
         return subscription
 

@@ -55,7 +55,13 @@ from lockstead.values import KEY_BYTES_MAX, Name, Space
 HOUR: Final = 3_600_000
 DAY: Final = 24 * HOUR
 
-GRACE: Final = {Space.LOCK: 7 * DAY, Space.MEMBER: DAY, Space.COMPANION: 7 * DAY, Space.AUDIT: 7 * DAY}
+GRACE: Final = {
+    Space.LOCK: 7 * DAY,
+    Space.MEMBER: DAY,
+    Space.COMPANION: 7 * DAY,
+    Space.AUDIT: 7 * DAY,
+    Space.PERMIT: 7 * DAY,
+}
 """Milliseconds for which a record stays after its ttl, so that the next holder learns how the last lease ended.
 
 And so that none is dropped during its lease when the server's clock is set forward by hours."""

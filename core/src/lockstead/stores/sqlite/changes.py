@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from lockstead.stores.sqlite.file import is_unreadable
 from lockstead.stores.sqlite.pool import NoFile, Pool
 from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions, join
-from lockstead.values import Name
+from lockstead.values import TURN, Name
 
 POLL_MIN: Final = 0.002
 POLL_MAX: Final = 0.005
@@ -29,9 +29,10 @@ LIMIT: Final = 1.0
 
 _NEW: Final = ("not looked at yet",)
 _STATE: Final = "SELECT granted, revision FROM record WHERE space = ? AND key = ? AND part = ?"
+_SLOTS: Final = "SELECT part, granted, revision FROM record WHERE space = ? AND key = ? AND part <> ?"
 
 State: TypeAlias = "tuple[Any, ...] | None"
-"""What identifies the current version of a record; () if it is unreadable, None if it is absent."""
+"""What identifies the current version of a topic's records; () if one is unreadable, None if there is none."""
 
 
 class Changes:
@@ -42,7 +43,7 @@ class Changes:
         self._path = path
         # the connection here never writes, so its change counter counts every write of other connections
         self._pool = Pool(path)
-        # the last seen state of each record
+        # the last seen state of each topic
         self._states: dict[Name, State] = {}
         self._seen: tuple[object, int] | None = None
         self._lock = threading.Lock()
@@ -52,11 +53,12 @@ class Changes:
 
     def subscribe(self, name: Name, on_change: OnChange) -> Subscription:
         """Return a subscription to a record, as specified by `stores.port.SupportsWatch`."""
-        subscription, is_first = self.subscriptions.add(name, on_change)
+        topic = name.topic
+        subscription, is_first = self.subscriptions.add(topic, on_change)
         if is_first:
             self._look_soon()
-        if self._states.get(name, _NEW) is None:
-            on_change(False)  # its absence is known already, so the thread does not notify it again
+        if _calls_at_once(topic, self._states.get(topic, _NEW)):
+            on_change(False)  # its state is known already, so the thread does not notify it again
         return subscription
 
     def _look_soon(self) -> None:
@@ -106,7 +108,7 @@ class Changes:
             return False
 
     def _look(self) -> list[Name]:
-        """Return the records that have changed, and newly subscribed ones that are absent."""
+        """Return the topics that have changed, and new ones whose subscribers are to be called at once."""
         states, names = self._states, self.subscriptions.names()
         for name in [*states]:
             if name not in names:
@@ -120,7 +122,7 @@ class Changes:
             before = states.get(name, _NEW)
             # set the state first: a concurrent new subscriber is then called here or by `subscribe`
             states[name] = state
-            if state != before and (before is not _NEW or state is None):
+            if state != before and (before is not _NEW or _calls_at_once(name, state)):
                 changed.append(name)
         self._seen = seen
         return changed
@@ -134,9 +136,16 @@ class Changes:
         return seen, {name: _state(connection, name) for name in looked}
 
 
-def _state(connection: sqlite3.Connection, name: Name) -> State:
+def _calls_at_once(topic: Name, state: State) -> bool:
+    """Return whether a subscriber may have missed a change before this state was read: of slots, any."""
+    return state is not _NEW and (state is None or topic.is_slot)
+
+
+def _state(connection: sqlite3.Connection, topic: Name) -> State:
     try:
-        found: State = connection.execute(_STATE, (name.space.value, name.key, name.part)).fetchone()
+        if topic.is_slot:
+            return tuple(connection.execute(_SLOTS, (topic.space.value, topic.key, TURN)).fetchall()) or None
+        found: State = connection.execute(_STATE, (topic.space.value, topic.key, topic.part)).fetchone()
     except sqlite3.Error as error:
         if not is_unreadable(error):
             raise
