@@ -189,7 +189,7 @@ def request(command: Command[Any], keys: Keys) -> Request:
     name: Name = command.name  # type: ignore[attr-defined]  # every command but List has one
     is_lock = name.space is Space.LOCK
     granting = (keys.record(name), keys.token(name)) if is_lock else keys.listed(name)
-    waking = (keys.record(name), keys.waiters(name)) if is_lock else granting
+    waking = (granting[0], keys.waiters(name)) if is_lock else granting
     match command:
         case Create():
             granted = (b"", b"", *_granted(name, command.fields, command.min_retention))
@@ -199,7 +199,7 @@ def request(command: Command[Any], keys: Keys) -> Request:
         case Remove():
             expected = _expected(command)
             if is_lock:
-                return Request(REMOVE, name, (*waking, keys.token(name)), (*expected, _PUT_BACK_LIFE))
+                return Request(REMOVE, name, (*waking, granting[1]), (*expected, _PUT_BACK_LIFE))
             return Request(REMOVE_LISTED, name, waking, (*expected, name.part.encode()))
         case Extend():
             extended = (*_expected(command), _packed(command.fields), name.part.encode())
