@@ -6,6 +6,7 @@ Must not know which of them runs it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Final, TypeVar
@@ -14,6 +15,7 @@ from lockstead.errors import NotAcquired, StoreError, StoreUnavailable
 from lockstead.events import EngineWarning
 from lockstead.protocol.acquire import Contended, Grant, acquire
 from lockstead.protocol.commands import Script
+from lockstead.protocol.readers import attempt_shared
 from lockstead.protocol.record import decode
 from lockstead.runtime.engine import Engine
 from lockstead.runtime.held import HeldLease
@@ -22,7 +24,7 @@ from lockstead.runtime.interrupt import uninterrupted
 from lockstead.runtime.local_queue import Waiter
 from lockstead.runtime.run import OVERTIME, STALLED, Limits
 from lockstead.settings import Settings
-from lockstead.values import Name
+from lockstead.values import SHARED, Name
 
 L = TypeVar("L", bound=HeldLease)
 
@@ -65,7 +67,9 @@ class Acquisition:
         now = engine.clock.now()
         self._started_at = now - spent
         name = Name(key)
-        self._context = engine.context(settings)
+        self._is_shared = settings.mode == SHARED
+        # a lock-delay protects what a writer may have left half done
+        self._context = engine.context(replace(settings, lock_delay=0.0) if self._is_shared else settings)
         self._request = engine.new_request(name, settings, reclaim=reclaim)
         self.gives_up_at = inf if limit is None else self._started_at + limit
         ends_at = inf if is_patient or limit is None else max(self._started_at + limit, now + TRY_MIN - OVERTIME)
@@ -124,6 +128,7 @@ class Acquisition:
         return acquire(
             self._request,
             self._context,
+            attempt=attempt_shared if self._is_shared else None,
             gives_up_at=self.gives_up_at,
             tries_once=not self._waits or not in_time,
             look_first=not was_first,

@@ -5,7 +5,7 @@ The rules of waiting are in `batch_base`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from math import inf
 from types import TracebackType
 from typing import Self
@@ -28,7 +28,7 @@ class AsyncBatch(HeldBatch[AsyncLease]):
     the block returned.
     """
 
-    def __init__(self, engine: Engine, settings: Settings, keys: Iterable[str]) -> None:
+    def __init__(self, engine: Engine, settings: Settings, keys: Iterable[str] | Mapping[str, str]) -> None:
         super().__init__(engine, settings, keys)
         self._turns = AsyncTurns()
 
@@ -147,7 +147,7 @@ async def try_many(engine: Engine, settings: Settings, keys: Iterable[str]) -> A
 async def acquire_all(
     engine: Engine,
     settings: Settings,
-    keys: Iterable[str],
+    keys: Iterable[str] | Mapping[str, str],
     timeout: Duration | None,
 ) -> AsyncBatch:
     """Acquire all keys in the order that all callers use, or none."""
@@ -156,7 +156,7 @@ async def acquire_all(
     try:
         for key in in_order(batch.pending_keys):
             left = max(0.0, gives_up_at - engine.clock.now())
-            acquisition = Acquisition(engine, key, settings, left, reclaim=False)
+            acquisition = Acquisition(engine, key, batch._settings_of(key), left, reclaim=False)
             lease = await ask(acquisition)
             if lease is None:
                 raise acquisition.not_acquired()

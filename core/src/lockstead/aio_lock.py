@@ -5,7 +5,7 @@ A DAG file names many locks and acquires none, so everything else is imported on
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cache, partial
 from time import monotonic
 from typing import TYPE_CHECKING, Never, Self, TypeVar, Unpack
@@ -74,10 +74,14 @@ class AsyncClient:
         return await aio_batch.try_many(self._engine, Settings.make(**settings), keys)
 
     async def acquire_all(
-        self, keys: Iterable[str], timeout: Duration | None = None, **settings: Unpack[Given]
+        self,
+        keys: Iterable[str] | Mapping[str, str],
+        timeout: Duration | None = None,
+        **settings: Unpack[Given],
     ) -> AsyncBatch:
         """Acquire all locks or none: one after the other, in the order of their names' UTF-8 bytes.
 
+        keys: names, or a mapping from each name to its mode, as in {"index": "shared", "apt": "exclusive"}.
         The order prevents deadlocks between callers of this method. It waits while it holds locks, so do not call it
         while you hold others. NotAcquired after `timeout` seconds in all, forever by default; no lease is held then.
         """
@@ -161,42 +165,55 @@ class AsyncLock(registry.NamedLock, AsyncLockMisuse):
         timeout: Duration | None = None,
         *,
         reclaim: bool = False,
+        mode: str | None = None,
         **unknown: Never,
     ) -> AsyncLease:
         """Wait for the lock, forever by default; 0 is one try. NotAcquired after `timeout` seconds.
 
         Ends within timeout + 1 s even if the store hangs. The time that the first call takes to import the client
         library counts; if that alone takes longer, one try of 0.3 s follows. reclaim: take the lock from an earlier
-        process of the same explicit owner; the caller must be sure that it is dead. Raises StoreUnavailable or
+        process of the same explicit owner; the caller must be sure that it is dead. mode: "exclusive" or "shared", by
+        default the lock's own. Readers ("shared") hold the lock together. A waiting writer goes before readers that
+        come later. A shared lease cannot become exclusive: release it, and look again. Raises StoreUnavailable or
         OutcomeUnknown if the store still does not answer at the end. If it is cancelled or interrupted, the lock is
         free again after one ttl at most.
         """
         registry.refuse_unknown(unknown)
-        return await self._acquire(None if timeout is None else seconds(timeout, "timeout"), reclaim=reclaim)
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        return await self._acquire(limit, reclaim=reclaim, mode=mode)
 
-    async def _acquire(self, limit: float | None, *, reclaim: bool = False, began: float | None = None) -> AsyncLease:
-        acquisition, lease = await self._ask(limit, reclaim=reclaim, began=began)
+    async def _acquire(
+        self, limit: float | None, *, reclaim: bool = False, mode: str | None = None, began: float | None = None
+    ) -> AsyncLease:
+        acquisition, lease = await self._ask(limit, reclaim=reclaim, mode=mode, began=began)
         if lease is None:
             raise acquisition.not_acquired()
         return lease
 
-    async def try_acquire(self, *, reclaim: bool = False) -> AsyncLease | None:
-        """Try once, without waiting; None if the lock is held.
+    async def try_acquire(self, *, reclaim: bool = False, mode: str | None = None) -> AsyncLease | None:
+        """Try once, without waiting; None if the lock is held. mode: as for `acquire`.
 
         The store has `request_timeout` for each request; `acquire(timeout=0)` is a try that ends within a second.
         """
-        _unused, lease = await self._ask(0.0, reclaim=reclaim, is_patient=True)
+        _unused, lease = await self._ask(0.0, reclaim=reclaim, mode=mode, is_patient=True)
         return lease
 
     async def _ask(
-        self, limit: float | None, *, reclaim: bool, is_patient: bool = False, began: float | None = None
+        self,
+        limit: float | None,
+        *,
+        reclaim: bool,
+        mode: str | None = None,
+        is_patient: bool = False,
+        began: float | None = None,
     ) -> tuple[Acquisition, AsyncLease | None]:
         """Acquire as `limit` says. began: when the caller began to open the store (`time.monotonic`); default: now."""
         began = monotonic() if began is None else began
         engine = await self._ready()
         asking_of, ask = _acquisition()
+        settings = self._settings if mode is None else self._settings.in_mode(mode)
         acquisition = asking_of(
-            engine, self._key, self._settings, limit, reclaim=reclaim, is_patient=is_patient, spent=monotonic() - began
+            engine, self._key, settings, limit, reclaim=reclaim, is_patient=is_patient, spent=monotonic() - began
         )
         return acquisition, await ask(acquisition)
 
@@ -207,18 +224,20 @@ class AsyncLock(registry.NamedLock, AsyncLockMisuse):
         interrupt: bool = False,
         drain: Duration | None = None,
         reclaim: bool = False,
+        mode: str | None = None,
     ) -> AsyncHold:
         """Hold the lock for an `async with` block, or, as a decorator, for each call of a coroutine function.
 
         At the end: LeaseLost if the lease was lost and the body returned; the body's own exception if it raised, with a
         note if the lease was lost; a warning if the release failed. interrupt: cancel the block's task when the lease
-        is lost.
+        is lost. mode: as for `acquire`.
         """
         from lockstead.aio_hold import AsyncHold
 
         limit = None if timeout is None else seconds(timeout, "timeout")
         bound = None if drain is None else seconds(drain, "drain")
-        return AsyncHold(partial(self.acquire, limit, reclaim=reclaim), interrupt=interrupt, drain=bound)
+        self._settings.in_mode(mode)  # a wrong mode is refused here, not when the block is entered
+        return AsyncHold(partial(self.acquire, limit, reclaim=reclaim, mode=mode), interrupt=interrupt, drain=bound)
 
     # --- tickets -------------------------------------------------------------------------------------------------
 
@@ -312,14 +331,20 @@ class AsyncLock(registry.NamedLock, AsyncLockMisuse):
         return await _converse(engine, self._settings, operations.history(engine, self._key))
 
     async def break_lease(
-        self, *, reason: str, by: str | None = None, now: bool = False, incarnation: str | None = None
+        self,
+        *,
+        reason: str,
+        by: str | None = None,
+        now: bool = False,
+        incarnation: str | None = None,
+        reader: LockInfo | None = None,
     ) -> BreakResult | None:
         """Revoke the lease, as an operator; None if there is none. The holder finds out at its next renewal.
 
         An expired lease is removed at once. now: remove any lease at once; the result says how long its holder may
-        still consider itself the holder. incarnation (from `inspect`): break that lease and no later one. Writes an
-        audit entry.
+        still consider itself the holder. incarnation (from `inspect`): break that lease and no later one. A shared lock
+        is broken for all readers; reader (from `inspect().readers`): for this one alone. Writes an audit entry.
         """
         lock = await self._operations()
-        script = lock.broken(reason=reason, by=by, now=now, incarnation=incarnation)
+        script = lock.broken(reason=reason, by=by, now=now, incarnation=incarnation, reader=reader)
         return await _converse(lock.engine, lock.settings, script)

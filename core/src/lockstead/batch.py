@@ -6,7 +6,7 @@ The rules of waiting are in `batch_base`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 from types import TracebackType
 from typing import Self
@@ -29,7 +29,7 @@ class Batch(HeldBatch[Lease]):
     the block returned.
     """
 
-    def __init__(self, engine: Engine, settings: Settings, keys: Iterable[str]) -> None:
+    def __init__(self, engine: Engine, settings: Settings, keys: Iterable[str] | Mapping[str, str]) -> None:
         super().__init__(engine, settings, keys)
         self._turns = Turns()
 
@@ -148,7 +148,7 @@ def try_many(engine: Engine, settings: Settings, keys: Iterable[str]) -> Batch:
 def acquire_all(
     engine: Engine,
     settings: Settings,
-    keys: Iterable[str],
+    keys: Iterable[str] | Mapping[str, str],
     timeout: Duration | None,
 ) -> Batch:
     """Acquire all keys in the order that all callers use, or none."""
@@ -157,7 +157,7 @@ def acquire_all(
     try:
         for key in in_order(batch.pending_keys):
             left = max(0.0, gives_up_at - engine.clock.now())
-            acquisition = Acquisition(engine, key, settings, left, reclaim=False)
+            acquisition = Acquisition(engine, key, batch._settings_of(key), left, reclaim=False)
             lease = ask(acquisition)
             if lease is None:
                 raise acquisition.not_acquired()

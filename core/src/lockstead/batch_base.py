@@ -57,11 +57,14 @@ class HeldBatch(Generic[L]):
     is no order among waiting batches: the first to try after a release acquires the key.
     """
 
-    def __init__(self, engine: Engine, settings: Settings, keys: Iterable[str]) -> None:
+    def __init__(self, engine: Engine, settings: Settings, keys: Iterable[str] | Mapping[str, str]) -> None:
+        """keys: names, or a mapping from each name to its mode."""
         engine.refuse_if_closed()
         self._engine = engine
         self._settings = settings
         self._keys = distinct(keys)
+        modes = keys if isinstance(keys, Mapping) else {}
+        self._own_settings = {key: settings.in_mode(mode) for key, mode in modes.items()}
         self._wanted = set(self._keys)
         self._had: list[L] = []
         self._left: list[L] = []
@@ -89,6 +92,9 @@ class HeldBatch(Generic[L]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self._keys)}: {len(self.leases)} held, {len(self._wanted)} waiting>"
 
+    def _settings_of(self, key: str) -> Settings:
+        return self._own_settings.get(key, self._settings)
+
     def _add(self, lease: L) -> None:
         self._wanted.discard(lease.key)
         self._had.append(lease)
@@ -114,7 +120,7 @@ class HeldBatch(Generic[L]):
     def _asks(self) -> list[Ask]:
         """Return the attempts of one round, in random order, so that two batches do not meet at every key."""
         keys = random.sample(self.pending_keys, len(self._wanted))
-        asks = [Ask(self._engine, key, self._settings, look_first=self._has_asked) for key in keys]
+        asks = [Ask(self._engine, key, self._settings_of(key), look_first=self._has_asked) for key in keys]
         self._has_asked = True
         return asks
 

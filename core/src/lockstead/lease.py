@@ -72,6 +72,16 @@ class Lease(GuardedLease):
         """
         return self._converse(operations.renew_now(self))
 
+    def downgrade(self) -> None:
+        """Make this exclusive lease a shared one: readers may join, and no writer gets in between. The token stays.
+
+        ValueError if it is shared already, or if a ticket was ever made: its users count on an exclusive lease.
+        LeaseLost if it has ended. StoreUnavailable or OutcomeUnknown if the store does not answer: the lease then
+        counts as shared, but readers may have to wait until it is released. There is no way back: release it, acquire
+        it with mode="exclusive", and read again what you have read.
+        """
+        self._converse(operations.downgrade(self))
+
     def detach(self) -> LeaseTicket:
         """Stop renewing the lease without releasing it, and return its ticket, with which another process can join.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NoReturn
 
@@ -20,9 +20,22 @@ from lockstead.protocol.acquire import Contended
 from lockstead.protocol.commands import List, Read, Script, TokenSource, ask
 from lockstead.protocol.context import LeaseId, ProtocolContext
 from lockstead.protocol.fence import draw_token, verify
-from lockstead.protocol.members import attach, drain, member_name, registered, take_back
-from lockstead.protocol.record import number, progress_text
+from lockstead.protocol.members import Attached as Joined
+from lockstead.protocol.members import (
+    Introduction,
+    MemberRenewed,
+    attach,
+    drain,
+    member_name,
+    nonce_of,
+    registered,
+    renew_member,
+    take_back,
+)
+from lockstead.protocol.previous_lease import NOBODY_BEFORE
+from lockstead.protocol.record import number, previous_lease_text, progress_text
 from lockstead.protocol.renew import BEING_RELEASED, Over, extensible, over, renew
+from lockstead.protocol.renew import Renewed as Renewal
 from lockstead.protocol.retries import with_retries
 from lockstead.protocol.waiting import Found, until_free
 from lockstead.runtime.engine import Engine, fresh_nonce
@@ -31,7 +44,7 @@ from lockstead.runtime.keeper import KeptLease
 from lockstead.runtime.run import Limits
 from lockstead.settings import Settings
 from lockstead.stores.port import ShowsQueue
-from lockstead.values import Duration, LeaseTicket, Name, Sequencer, Space, seconds
+from lockstead.values import EXCLUSIVE, SHARED, Duration, LeaseTicket, Name, Sequencer, Space, seconds
 from lockstead.views import AuditEntry, BreakResult, Contender, LockInfo, audited, breaking, contender, holding, listing
 
 PLAIN = Settings()
@@ -64,7 +77,7 @@ def sequencer(lease: HeldLease) -> Script[Sequencer]:
     if lease_state.token is None or not lease.is_held:
         # a lease that was lost while its token was drawn must not send it to the resource
         raise lease._found_lost()
-    return Sequencer(lease.key, lease_state.token)
+    return Sequencer(lease.key, lease_state.token, lease_state.mode)
 
 
 def _find_loss(lease: HeldLease) -> Script[NoReturn]:
@@ -114,7 +127,8 @@ def share(lease: HeldLease) -> Script[LeaseTicket]:
 def detach(lease: HeldLease) -> Script[LeaseTicket]:
     """Leave a lease that this process no longer holds, removing its registration; return the ticket."""
     engine, lease_state = lease._engine, lease._lease_state
-    if lease_state.registration is not None:
+    # a reader's registration is what it hands over
+    if lease_state.registration is not None and lease_state.mode == EXCLUSIVE:
         try:
             yield from take_back(lease_state.registration, lease._kept.context)
         except StoreError as error:
@@ -123,6 +137,35 @@ def detach(lease: HeldLease) -> Script[LeaseTicket]:
     lease._ended()
     engine.emit(Detached(lease.key, lease.holder))
     return lease._ticket()
+
+
+def downgrade(lease: HeldLease) -> Script[None]:
+    """Turn an exclusive lease into a shared one, without a moment at which another holder could get in between."""
+    lease.check()
+    engine, kept, lease_state, context = lease._engine, lease._kept, lease._lease_state, lease._kept.context
+    if lease_state.mode == SHARED:
+        raise ValueError(f"the lease of {lease.holder!r} on {lease.key!r} is shared already")
+    if lease_state.shared:
+        raise ValueError(
+            f"the lease of {lease.holder!r} on {lease.key!r} cannot become shared: a ticket was made, and its "
+            "users rely on an exclusive lease; release it, and acquire it with mode='shared'"
+        )
+    own, name, until = lease_state.lease, lease_state.lease.name, lease_state.deadline
+    fields = engine.registration_fields(lease.holder, own.ttl, lease_state.settings)
+    outcome: Joined | Renewal | Over
+    joined = outcome = yield from with_retries(
+        lambda: attach(own, nonce_of(lease.holder), fields, context), name, context, until=until
+    )
+    if not isinstance(joined, Over):
+        engine.keeper.register(kept, joined)
+        lease.check()
+        lease_state.downgraded()
+        # what came before this lease is its own matter, and done with
+        shared = {"mode": SHARED, "before": previous_lease_text(NOBODY_BEFORE)}
+        outcome = yield from with_retries(lambda: renew(own, shared, context), name, context, until=until)
+    if isinstance(outcome, Over):
+        engine.keeper.lose(kept, outcome.reason, outcome.detail)
+        raise lease._found_lost()
 
 
 def give_back(lease: HeldLease, began_at: float, drain: float | None) -> Script[bool]:
@@ -166,7 +209,12 @@ class LockOperations:
         said, lease, context = self._of_ticket(ticket)
         nonce = fresh_nonce()
         fields = engine.registration_fields(nonce, said.ttl, context.settings)
-        joined = yield from with_retries(lambda: attach(lease, nonce, fields, context), lease.name, context)
+        introduced_by = Introduction(nonce_of(said.holder), said.registration)
+        joined = yield from with_retries(
+            lambda: attach(lease, nonce, fields, context, mode=said.mode, introduced_by=introduced_by),
+            lease.name,
+            context,
+        )
         if isinstance(joined, Over):
             raise lost_by_ticket(said, joined, "attach to")
         kept = engine.attached(joined, context.settings)
@@ -176,14 +224,17 @@ class LockOperations:
     def released(self, ticket: LeaseTicket | str, drain: Duration | None) -> Script[bool]:
         """Release, as its owner, the lease that a ticket names; True if this removed the record."""
         engine = self.engine
-        _said, lease, context = self._of_ticket(ticket)
-        bound_at = engine.clock.now() + drain_bound(context, drain)
-        outcome = yield from leaving.release(
-            lease, context, shared=True, bound_at=bound_at, salt=lease.holder, by_ticket=True
-        )
+        said, lease, context = self._of_ticket(ticket)
+        if said.mode == SHARED:
+            outcome = yield from leaving.left_group(_registration(said, lease), lease, context)
+        else:
+            bound_at = engine.clock.now() + drain_bound(context, drain)
+            outcome = yield from leaving.release(
+                lease, context, shared=True, bound_at=bound_at, salt=lease.holder, by_ticket=True
+            )
         if outcome is leaving.Outcome.ENDED:
             engine.emit(EngineWarning(self.key, (yield from _told_of_revocation(lease, context))))
-        engine.emit(Released(self.key, lease.holder, outcome.is_free, outcome.value))
+        engine.emit(Released(self.key, said.holder, outcome.is_free, outcome.value))
         engine.local_queue.wake_first(self.key)
         return outcome.is_free
 
@@ -218,13 +269,13 @@ class LockOperations:
     def withdrawn(self, ticket: LeaseTicket | str, member: LockInfo) -> Script[bool]:
         """Remove the registration of a member that the caller knows to be dead; False if there was none."""
         _said, lease, context = self._of_ticket(ticket)
-        name = member_name(lease, member.holder)
+        name = member_name(lease, nonce_of(member.holder))
         return take_back(LeaseId(name, member.holder, member.incarnation, lease.ttl), context)
 
     def _of_ticket(self, ticket: LeaseTicket | str) -> tuple[LeaseTicket, LeaseId, ProtocolContext]:
         said = registry.checked_ticket(ticket, self.key, self.engine.store.url)
         context = self.engine.context(self.settings.for_ttl(said.ttl))
-        return said, LeaseId(Name(self.key), said.holder, said.incarnation, said.ttl), context
+        return said, LeaseId(Name(self.key), said.group or said.holder, said.incarnation, said.ttl), context
 
     # --- inspecting and breaking ---------------------------------------------------------------------------------
 
@@ -233,7 +284,9 @@ class LockOperations:
         self.engine.refuse_if_closed()
         context = self.engine.context(self.settings)
         status = yield from leaving.read_status(Name(self.key), context)
-        return None if status is None or status.record.ended else holding(self.key, status, context)
+        if status is None or status.record.ended:
+            return None
+        return (yield from _with_readers(holding(self.key, status, context), context))
 
     def contenders(self) -> list[Contender]:
         """Return the waiters for the lock, in the order of the store's queue; blocks. StoreRefused without a queue."""
@@ -252,6 +305,7 @@ class LockOperations:
         script = until_free(
             Name(self.key),
             self.engine.context(self.settings),
+            mode=self.settings.mode,
             gives_up_at=limits.gives_up_at,
             tries_once=tries_once,
             on_wait=lambda seen: self.engine.emit_waiting(self.key, "", Contended(seen.record)),
@@ -265,8 +319,12 @@ class LockOperations:
         gives_up_at = math.inf if timeout is None else engine.clock.now() + seconds(timeout, "timeout")
         return Limits(self.settings.request_timeout, gives_up_at, engine.refuse_if_closed)
 
-    def broken(self, *, reason: str, by: str | None, now: bool, incarnation: str | None) -> Script[BreakResult | None]:
+    def broken(
+        self, *, reason: str, by: str | None, now: bool, incarnation: str | None, reader: LockInfo | None = None
+    ) -> Script[BreakResult | None]:
         """Revoke or remove the lease on the lock, and write an audit entry; None if there is no lease.
+
+        reader: break the lease of this one reader, and not those of all.
 
         A lease that was revoked before has its entry already, unless writing it failed: then it is written now.
         """
@@ -274,6 +332,10 @@ class LockOperations:
         engine.refuse_if_closed()
         context = engine.context(self.settings)
         revoked = registry.revocation(reason, by, self.settings)
+        if reader is not None:
+            if reader.registration is None:
+                raise ValueError(f"{reader.holder!r} is not a reader; pass one of lock.inspect().readers")
+            name, incarnation = Name(self.key, Space.MEMBER, reader.registration), reader.incarnation
         done = yield from leaving.break_lease(
             name, revoked, context, now=now, incarnation=incarnation, salt=fresh_nonce()
         )
@@ -295,6 +357,24 @@ class LockOperations:
         return report
 
 
+def _with_readers(info: LockInfo, context: ProtocolContext) -> Script[LockInfo | None]:
+    """Return a lock with its live readers; None if it is a group without any, which is free."""
+    if info.mode != SHARED:
+        return info
+    group = LeaseId(Name(info.key), info.holder, info.incarnation, context.settings.ttl)
+    said = yield from registered(group)
+    shown = (listing(name, seen, context) for name, seen in said.answer.entries)
+    readers = [one for one in shown if one is not None and not one.is_expired]
+    if not readers:
+        return None
+    return replace(info, readers=tuple(sorted(readers, key=lambda one: one.acquired_epoch or 0.0)))
+
+
+def _registration(said: LeaseTicket, lease: LeaseId) -> LeaseId:
+    """Return the registration of the reader that made a ticket."""
+    return LeaseId(member_name(lease, nonce_of(said.holder)), said.holder, said.registration, said.ttl)
+
+
 def _told_of_revocation(lease: LeaseId, context: ProtocolContext) -> Script[str]:
     """Return the warning that a lease was revoked before its release, and by whom if its record still exists."""
     by = ""
@@ -309,7 +389,8 @@ def _told_of_revocation(lease: LeaseId, context: ProtocolContext) -> Script[str]
 def _renewed_once(
     engine: Engine, said: LeaseTicket, lease: LeaseId, context: ProtocolContext, progress: str | None
 ) -> Script[float]:
-    record = yield from extensible(lease, context)
+    own = lease if said.mode == EXCLUSIVE else _registration(said, lease)
+    record = yield from extensible(own, context)
     if isinstance(record, Over):
         raise lost_by_ticket(said, record, "renew")
     fields: dict[str, str] = {}
@@ -317,15 +398,20 @@ def _renewed_once(
         fields["progress"] = progress_text(progress)
         if record.expected is not None:
             fields["alert_at"] = number(engine.clock.wall() + record.expected)
-    verdict = yield from renew(lease, fields, context)
+    verdict: Renewal | MemberRenewed | Over
+    if said.mode == EXCLUSIVE:
+        verdict = yield from renew(lease, fields, context)
+    else:
+        verdict = yield from renew_member(lease, own, fields, context, mode=said.mode)
     if isinstance(verdict, Over):
         raise lost_by_ticket(said, verdict, "renew")
-    if verdict.deadline is None:
+    deadline = verdict.deadline
+    if deadline is None:
         raise lost_by_ticket(said, Over(LossReason.GONE, BEING_RELEASED), "renew")
-    left = verdict.deadline - engine.clock.now()
+    left = deadline - engine.clock.now()
     if left <= 0:
         raise lost_by_ticket(said, Over(LossReason.EXPIRED, "the answer came too late"), "renew")
-    engine.emit(Renewed(said.key, lease.holder, verdict.deadline))
+    engine.emit(Renewed(said.key, said.holder, deadline))
     return left
 
 
@@ -337,8 +423,12 @@ def listed(engine: Engine) -> Script[list[LockInfo]]:
     engine.refuse_if_closed()
     context = engine.context(PLAIN)
     said = yield from ask(List(Space.LOCK))
-    shown = (listing(name, seen, context) for name, seen in said.answer.entries)
-    return sorted((one for one in shown if one is not None), key=lambda one: one.key)
+    shown: list[LockInfo] = []
+    for name, seen in said.answer.entries:
+        info = listing(name, seen, context)
+        if info is not None and (info := (yield from _with_readers(info, context))) is not None:
+            shown.append(info)
+    return sorted(shown, key=lambda one: one.key)
 
 
 def history(engine: Engine, key: str | None) -> Script[list[AuditEntry]]:

@@ -11,7 +11,7 @@ from typing import Final, Self, TypedDict
 
 from lockstead.reading import clean
 from lockstead.renewal import MAX_FAILURES, default_renew_every, renews_late, time_for_failures
-from lockstead.values import Duration, seconds
+from lockstead.values import EXCLUSIVE, SHARED, Duration, seconds
 
 TTL_MIN: Final = 1.0
 LOCK_DELAY_MAX: Final = 60.0
@@ -40,6 +40,7 @@ class Given(TypedDict, total=False):
     labels: Mapping[str, str] | str | None
     backtrace: bool | str
     foreign_ttl: Duration | None
+    mode: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ class Settings:
     ttl: how long a lease lives without renewal. renew_every: counted from the send of the last success. max_failures:
     rounds of renewal without success until the loss is reported. request_timeout: of one request. abort_margin: time
     left until the deadline when the loss is reported at the latest. drift: the greatest tolerated difference in clock
-    rate. drain: maximum wait for members at release; None: derived from ttl and store.
+    rate. drain: maximum wait for members at release; None: derived from ttl and store. mode: "exclusive", or "shared"
+    for a reader, which holds the lock together with other readers.
     """
 
     ttl: float = 300.0
@@ -70,6 +72,7 @@ class Settings:
     labels: Mapping[str, str] = field(default_factory=dict)
     backtrace: bool = False
     foreign_ttl: float | None = None
+    mode: str = EXCLUSIVE
 
     @classmethod
     def make(
@@ -93,6 +96,7 @@ class Settings:
         labels: Mapping[str, str] | str | None = None,
         backtrace: bool | str = False,
         foreign_ttl: Duration | None = None,
+        mode: str = EXCLUSIVE,
     ) -> Self:
         """Derive missing settings from the ttl and check every relation; ValueError or TypeError with one line."""
         lease_ttl = seconds(ttl, "ttl")
@@ -117,6 +121,7 @@ class Settings:
             labels=_labels(labels),
             backtrace=_truth(backtrace, "backtrace"),
             foreign_ttl=_optional(foreign_ttl, "foreign_ttl"),
+            mode=_mode(mode),
         )
         made.check()
         return made
@@ -159,6 +164,10 @@ class Settings:
     def renews_late(self) -> bool:
         """Whether renewals are rarer than by default, which causes a warning."""
         return renews_late(self.renew_every, self.ttl)
+
+    def in_mode(self, mode: str | None) -> Self:
+        """Return the settings for one acquisition in a mode; None: as they are."""
+        return self if mode is None or mode == self.mode else replace(self, mode=_mode(mode))
 
     def for_ttl(self, ttl: float) -> Self:
         """Return the settings scaled to another ttl, that of an attached lease."""
@@ -229,6 +238,12 @@ def _labels(value: Mapping[str, str] | str | None) -> Mapping[str, str]:
     if not isinstance(said, Mapping) or not all(isinstance(k, str) and isinstance(v, str) for k, v in said.items()):
         raise TypeError("labels must map text to text")
     return {clean(name): clean(text) for name, text in said.items()}
+
+
+def _mode(value: str) -> str:
+    if value not in (EXCLUSIVE, SHARED):
+        raise ValueError(f"mode must be {EXCLUSIVE!r} or {SHARED!r}, not {value!r}")
+    return value
 
 
 def _text(value: str | None, what: str) -> str | None:

@@ -11,13 +11,17 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 Duration: TypeAlias = "float | int | str | timedelta"
 """Seconds, a `timedelta`, or text: "300", "5m", "1h30m", "250ms", or ISO 8601 ("PT5M")."""
 
 KEY_BYTES_MAX: Final = 512
 DURATION_MAX: Final = 100 * 365.25 * 86400.0
+
+
+EXCLUSIVE: Final = "exclusive"
+SHARED: Final = "shared"
 
 
 class Space(Enum):
@@ -91,12 +95,13 @@ class Sequencer:
 
 _SEQUENCER: Final = re.compile(r"(?P<token>[0-9]{1,40}):(?P<mode>[a-z]+):(?P<key>.+)", re.DOTALL)
 
-TICKET_VERSION: Final = 1
-TICKET_PREFIX: Final = f"lockstead{TICKET_VERSION}."
+TICKET_VERSION: Final = 2
+"""The highest version; tickets of exclusive leases are written as version 1."""
+TICKET_PREFIX: Final = "lockstead"
 TICKET_CHARACTERS_MAX: Final = 65536
 """Maximum length of a ticket. Its text may come from anyone; a real one has a few hundred characters."""
 
-_TICKET: Final = re.compile(r"lockstead(\d{1,9})\.")
+_TICKET: Final = re.compile(r"lockstead([0-9]{1,9})\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,8 @@ class LeaseTicket:
     """What another process needs to use a lease. `str` returns text that fits an environment variable.
 
     store is the store's URL without credentials; ttl is in seconds. A ticket names a lease: it is not a secret, and
-    does not prove that the lease is still held.
+    does not prove that the lease is still held. mode: of the lease. group, registration: of a shared one, the identity
+    in its record and the incarnation of the registration of the reader that made the ticket.
     """
 
     store: str
@@ -112,14 +118,22 @@ class LeaseTicket:
     holder: str
     incarnation: str
     ttl: float
+    mode: str = EXCLUSIVE
+    group: str = ""
+    registration: str = ""
 
     def __str__(self) -> str:
         import base64
         import json
 
-        fields = [self.store, self.key, self.holder, self.incarnation, self.ttl]
+        fields: list[str | float] = [self.store, self.key, self.holder, self.incarnation, self.ttl]
+        version = 1
+        if self.mode != EXCLUSIVE:
+            # a client that knows only exclusive leases must refuse it
+            fields += [self.mode, self.group, self.registration]
+            version = TICKET_VERSION
         body = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
-        return TICKET_PREFIX + base64.urlsafe_b64encode(_sum(body) + body).decode().rstrip("=")
+        return f"lockstead{version}." + base64.urlsafe_b64encode(_sum(body) + body).decode().rstrip("=")
 
     @classmethod
     def parse(cls, text: str | LeaseTicket) -> LeaseTicket:
@@ -140,14 +154,15 @@ class LeaseTicket:
         return cls(*said)
 
 
-def _ticket_fields(text: str) -> tuple[str, str, str, str, float] | None:
-    """Split a ticket's text; None if a character of it is missing or changed."""
+def _ticket_fields(text: str) -> tuple[Any, ...] | None:
+    """Return the fields of a ticket's text; None if a character of it is missing or changed."""
     import base64
     import json
 
-    if not text.startswith(TICKET_PREFIX) or len(text) > TICKET_CHARACTERS_MAX:
+    found = _TICKET.match(text)
+    if found is None or len(text) > TICKET_CHARACTERS_MAX:
         return None
-    encoded = text.removeprefix(TICKET_PREFIX)
+    encoded = text[found.end() :]
     try:
         raw = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True)
         if raw[:4] == _sum(raw[4:]):
@@ -158,12 +173,21 @@ def _ticket_fields(text: str) -> tuple[str, str, str, str, float] | None:
     except (ValueError, RecursionError):
         return None
     match fields:
-        case [str(store), str(key), str(holder), str(incarnation), int() | float() as ttl, *_later] if ttl is not True:
+        case [str(store), str(key), str(holder), str(incarnation), int() | float() as ttl, *later] if ttl is not True:
             # an empty expectation would be none at all, and whatever stands there would be removed
             whole = store and key and holder and incarnation and len(key.encode(errors="replace")) <= KEY_BYTES_MAX
             # these words reach logs and terminals, and a number beyond every float is one of JSON's
             if whole and (key + holder + incarnation).isprintable() and 0 < ttl <= DURATION_MAX:
-                return store, key, holder, incarnation, float(ttl)
+                said = store, key, holder, incarnation, float(ttl)
+                return said if found[1] == "1" else _with_mode(said, later)
+    return None
+
+
+def _with_mode(said: tuple[Any, ...], later: list[Any]) -> tuple[Any, ...] | None:
+    """Return the fields of a ticket of version 2; None if its mode is not known."""
+    match later:
+        case ["shared", str(group), str(registration), *_] if group and registration:
+            return (*said, SHARED, group, registration) if (group + registration).isprintable() else None
     return None
 
 
@@ -179,7 +203,7 @@ def _shown(text: str) -> str:
 
 def _check_version(ticket: str) -> None:
     found = _TICKET.match(ticket)
-    if found is None or int(found[1]) == TICKET_VERSION:
+    if found is None or found[1] in ("1", "2"):
         return
     version = int(found[1])
     way_out = "upgrade this process" if version > TICKET_VERSION else "issue a new one"

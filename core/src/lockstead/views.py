@@ -6,7 +6,7 @@ Instants are from the writer's wall clock and for display only; no decision depe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lockstead.errors import StoreRefused
@@ -15,7 +15,7 @@ from lockstead.protocol.context import ProtocolContext, token_of
 from lockstead.protocol.release import Broken, RecordStatus, status
 from lockstead.reading import DAMAGE, clean, on_calendar, whole
 from lockstead.reading import instant as epoch_of
-from lockstead.values import Name, checked_key
+from lockstead.values import EXCLUSIVE, Name, Space, checked_key
 
 if TYPE_CHECKING:
     import pendulum
@@ -32,7 +32,9 @@ class LockInfo:
     next caller may take it. acquired_at, expires_at, alert_at are `pendulum` datetimes in UTC, by the writer's wall
     clock; the same attributes with _epoch are seconds since the epoch. decode_error: why the record cannot be read
     (damaged, not ours, of a newer version), in one line. Such a key cannot be acquired, and only its name is known.
-    Only a listing shows one; all other operations raise StoreRefused.
+    Only a listing shows one; all other operations raise StoreRefused. mode: "exclusive", or "shared" if readers hold
+    it: then they are in `readers`, the oldest first, and owner is "readers". wanted_by: the writer that waits for them.
+    registration: of a reader or member, the name of its own record.
     """
 
     key: str
@@ -58,6 +60,10 @@ class LockInfo:
     expires_epoch: float | None = None
     alert_epoch: float | None = None
     decode_error: str | None = None
+    mode: str = EXCLUSIVE
+    readers: tuple[LockInfo, ...] = ()
+    wanted_by: str | None = None
+    registration: str | None = None
 
     @property
     def is_foreign(self) -> bool:
@@ -171,7 +177,7 @@ def holding(key: str, status: RecordStatus, context: ProtocolContext) -> LockInf
     return LockInfo(
         key=key,
         holder=record.holder,
-        owner=record.owner or record.holder,
+        owner=record.shown_owner,
         purpose=record.purpose,
         ttl=record.ttl,
         token=token_of(record, status.seen, context),
@@ -191,6 +197,8 @@ def holding(key: str, status: RecordStatus, context: ProtocolContext) -> LockInf
         acquired_epoch=record.acquired_at,
         expires_epoch=record.expires_at,
         alert_epoch=record.alert_at,
+        mode=record.mode,
+        wanted_by=record.wanted_by or None,
     )
 
 
@@ -202,7 +210,10 @@ def listing(name: Name, seen: Snapshot, context: ProtocolContext) -> LockInfo | 
     except (StoreRefused, ValueError) as refused:
         # a name that is not a valid key is not a lock of this library
         return _unreadable(clean(name.key), seen, str(refused))
-    return None if seen_now.record.ended else holding(name.key, seen_now, context)
+    if seen_now.record.ended:
+        return None
+    info = holding(name.key, seen_now, context)
+    return replace(info, registration=name.part) if name.space is Space.MEMBER else info
 
 
 def _unreadable(key: str, seen: Snapshot, decode_error: str) -> LockInfo:

@@ -7,9 +7,9 @@ written to.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.frozen import frozen
@@ -30,7 +30,8 @@ from lockstead.protocol.commands import (
 )
 from lockstead.protocol.context import LeaseId, ProtocolContext, is_over, over_in
 from lockstead.protocol.fence import draw_token
-from lockstead.protocol.members import drain
+from lockstead.protocol.groups import marked_and_empty
+from lockstead.protocol.members import Attached, drain
 from lockstead.protocol.previous_lease import (
     FORGOTTEN,
     previous_for_next,
@@ -58,7 +59,8 @@ class AcquireRequest:
     up and releasing must check once more. doubts: the number of such writes; doubt: the error of the last one.
     has_waited: we may have a place in the store's queue. reclaim: take the lock from an earlier process of the same
     owner. keeps: returns whether this process holds a lease of a holder. on_wait: called before each pause with the
-    contention or the store error that causes it.
+    contention or the store error that causes it. nonce, registration: of a reader, for its place in a group; group: the
+    last one in which it may be registered. signs: signs of life in the mark by which a writer waits for readers.
     """
 
     name: Name
@@ -72,21 +74,31 @@ class AcquireRequest:
     doubt: OutcomeUnknown | None = None
     has_waited: bool = False
     on_wait: Callable[[Contended | StoreError], None] | None = None
+    nonce: str = ""
+    registration: Mapping[str, str] = field(default_factory=dict)
+    group: LeaseId | None = None
+    signs: int = 0
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether it is a reader that asks."""
+        return bool(self.registration)
 
     @property
     def may_keep_place(self) -> bool:
         """Return whether a place in the store's queue may remain after the grant, which would block all later waiters.
 
-        That is possible if a request of ours took effect late, or the lock was acquired outside the queue by a reclaim.
+        That is possible if a request of ours took effect late, or the lock was acquired outside the queue: by a
+        reclaim, or by joining other readers.
         """
-        return self.has_waited and (self.doubts > 0 or self.reclaim)
+        return self.has_waited and (self.doubts > 0 or self.reclaim or self.is_shared)
 
 
 @frozen
 class Grant:
     """A granted lock: it is ours until `deadline`, or longer if renewed. `sent_at`: when the last renewal was sent.
 
-    Both are instants of the caller's boot clock, in seconds.
+    Both are instants of the caller's boot clock, in seconds. joined: the registration of a reader, else None.
     """
 
     lease: LeaseId
@@ -94,6 +106,7 @@ class Grant:
     deadline: float
     token: int | None
     previous_lease: PreviousLease
+    joined: Attached | None = None
 
 
 @frozen
@@ -110,21 +123,34 @@ class Contended:
     over_in: float = inf
 
 
+class Attempt(Protocol):
+    """A script that tries once."""
+
+    def __call__(
+        self, request: AcquireRequest, context: ProtocolContext, *, look_first: bool, gives_up_at: float = inf
+    ) -> Script[Grant | Contended]:
+        """Return the script; see `attempt_exclusive`."""
+        ...
+
+
 def acquire(
     request: AcquireRequest,
     context: ProtocolContext,
     *,
+    attempt: Attempt | None = None,
     gives_up_at: float,
     tries_once: bool,
     look_first: bool = False,
 ) -> Script[Grant | Contended]:
-    """Try until granted or out of time. gives_up_at is an instant on the caller's boot clock; infinity waits forever.
-    look_first: read before the first write, as a waiter that was in the local queue must.
+    """Try until granted or out of time. attempt: how to try once, by default `attempt_exclusive`. gives_up_at is an
+    instant on the caller's boot clock; infinity waits forever. look_first: read before the first write, as a waiter
+    that was in the local queue must.
 
     An unavailable store is retried like contention; its error is raised only if it is still unavailable at the end, as
     OutcomeUnknown if any write of ours may still take effect.
     """
     settings = context.settings
+    attempt = attempt or attempt_exclusive
     contended: Contended | None = None
     store_error: StoreError | None = None
     longest = settings.backoff_min
@@ -168,14 +194,14 @@ def _of_whole_acquisition(request: AcquireRequest, error: StoreError) -> StoreEr
     )
 
 
-def attempt(
+def attempt_exclusive(
     request: AcquireRequest, context: ProtocolContext, *, look_first: bool, gives_up_at: float = inf
 ) -> Script[Grant | Contended]:
     """Try once, without waiting, except for members in a reclaim. look_first: read before writing."""
     write_first, doubts, paced_for = not look_first, request.doubts, request.doubts
     for _turn in range(TURNS_MAX):
         if write_first:
-            granted = yield from _create(request, context)
+            granted = yield from create(request, context)
             if granted is not None:
                 return granted
             write_first = False
@@ -185,28 +211,30 @@ def attempt(
             context.observations.discard(request.name)
             write_first = request.doubts == paced_for
             if not write_first:
-                paced_for = yield from _keep_pace(request, doubts, context)
+                paced_for = yield from keep_pace(request, doubts, context)
             continue
         record = context.decode(request.name, seen)
-        if record.holder == request.holder and not record.ended:
+        if record.holder == request.holder and record.is_exclusive and not record.ended:
             granted = yield from _fenced(request, (yield from _adopt(request, seen, record, context)), context)
         else:
             is_dead = yield from is_over(request.name, record, reply, seen, request.holder, context)
-            if not is_dead and not _may_reclaim(request, record):
+            is_ours = not is_dead and _may_reclaim(request, record)
+            if not (is_dead or is_ours or record.is_group):
                 return Contended(record, seen, over_in=over_in(request.name, record, reply, seen, context))
             if request.doubts > paced_for:
-                paced_for = yield from _keep_pace(request, doubts, context)
+                paced_for = yield from keep_pace(request, doubts, context)
                 continue
             if is_dead:
-                granted = yield from _take_over(request, seen, record, context)
+                granted = yield from take_over(request, seen, record, context)
             else:
-                granted = yield from _reclaim(request, reply, record, context, gives_up_at)
+                taking = _reclaim(request, reply, record, context, gives_up_at)
+                granted = yield from (taking if is_ours else _after_readers(request, reply, record, context))
         if granted is not None:
             return granted
     return Contended(None)
 
 
-def _keep_pace(request: AcquireRequest, doubts: int, context: ProtocolContext) -> Script[int]:
+def keep_pace(request: AcquireRequest, doubts: int, context: ProtocolContext) -> Script[int]:
     """Pause before repeating a write whose outcome is unknown; return the number of such writes so far.
 
     doubts: their number when the attempt began. After a few more it raises the last one's error.
@@ -233,7 +261,8 @@ def _write(request: AcquireRequest, command: Create | Replace) -> Script[Reply[A
     return reply
 
 
-def _create(request: AcquireRequest, context: ProtocolContext) -> Script[Grant | Contended | None]:
+def create(request: AcquireRequest, context: ProtocolContext) -> Script[Grant | Contended | None]:
+    """Write the record of a free key; None if there is a record, or the outcome is unknown."""
     ttl, every = context.settings.ttl, context.settings.renew_every
     min_retention = context.min_retention(ttl, context.settings.lock_delay)
     command = Create(request.name, request.fields, ttl, request.holder, min_retention, every, FORGOTTEN)
@@ -265,14 +294,15 @@ def _extended(
     if not isinstance(reply.answer, Snapshot):
         return None
     answer = context.decode(request.name, reply.answer)
-    if answer.holder != request.holder or answer.is_ending:
+    if answer.holder != request.fields["identity"] or answer.is_ending:
         return None
     return _granted(request, reply, reply.answer, before or previous_of(answer, context), context)
 
 
-def _take_over(
+def take_over(
     request: AcquireRequest, seen: Snapshot, record: Record, context: ProtocolContext, *, queues: bool = True
 ) -> Script[Grant | Contended | None]:
+    """Replace exactly the record that was seen; None if it has changed, or the outcome is unknown."""
     ttl, every = context.settings.ttl, context.settings.renew_every
     min_retention = context.min_retention(ttl, context.settings.lock_delay)
     waiter_id, before = request.holder if queues else "", previous_for_next(record, request.holder, context)
@@ -307,9 +337,20 @@ def _renewed(request: AcquireRequest, grant: Grant, context: ProtocolContext) ->
     return again if grant.token is None else _with_token(again, grant.token)
 
 
+def _after_readers(
+    request: AcquireRequest, reply: Reply[Any], record: Record, context: ProtocolContext
+) -> Script[Grant | Contended | None]:
+    """Take the lock from a group of readers that have all left; Contended while one is registered."""
+    marked = yield from marked_and_empty(request, reply, record, context)
+    if isinstance(marked, Snapshot):
+        # the revision that showed the mark before the list was read
+        return (yield from take_over(request, marked, context.decode(request.name, marked), context))
+    return None if marked is None else Contended(record, reply.answer, over_in=marked)
+
+
 def _may_reclaim(request: AcquireRequest, record: Record) -> bool:
     # a tombstone has the former holder's owner, and blocks the key while that holder may still be writing
-    if not request.reclaim or record.is_foreign or record.tombstone:
+    if not request.reclaim or record.is_foreign or record.tombstone or not record.is_exclusive:
         return False
     return record.owner == request.owner and not request.keeps(record.holder)
 
@@ -336,7 +377,7 @@ def _reclaim(
         return None
     # not queued: the owner continues with its own lock, so it does not overtake waiters
     record = context.decode(request.name, latest.answer)
-    taken = yield from _take_over(request, latest.answer, record, context, queues=False)
+    taken = yield from take_over(request, latest.answer, record, context, queues=False)
     return taken if isinstance(taken, Contended) else (yield from _fenced(request, taken, context))
 
 
@@ -364,7 +405,7 @@ def _granted(
     context.observations.discard(request.name)
     ttl = context.settings.ttl
     return Grant(
-        lease=LeaseId(request.name, request.holder, seen.incarnation, ttl),
+        lease=LeaseId(request.name, request.fields["identity"], seen.incarnation, ttl),
         sent_at=context.renewed_at(reply),
         deadline=context.deadline_by(reply, ttl, context.settings.lock_delay),
         token=seen.token if context.traits.tokens is TokenSource.NATIVE else None,

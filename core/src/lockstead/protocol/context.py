@@ -199,20 +199,35 @@ def draw(key: str, salt: str, context: ProtocolContext) -> Script[Snapshot]:
         return reply.answer
 
 
+class Judge:
+    """Judges whether the records of one reply have expired, as a contender does.
+
+    If the store's `Date` and `updated` are two clocks, `Date` is only a hint: the verdict comes from the `updated` of a
+    companion write of our own, the same clock that stamped the record. One such write serves all records of the reply.
+    """
+
+    def __init__(self, salt: str, context: ProtocolContext) -> None:
+        self._salt = salt
+        self._context = context
+        self._drawn: Snapshot | None = None
+
+    def is_over(self, name: Name, record: Record, reply: Reply[Any], seen: Snapshot) -> Script[bool]:
+        """Return whether a record has expired. reply is the one that contains `seen`, the same for all."""
+        verdict = seems_over(name, record, reply, seen, self._context)
+        if verdict is not None:
+            return verdict
+        if self._drawn is None:
+            # a new value each time: a write without a change may not advance `updated`
+            self._drawn = yield from draw(name.key, f"{self._salt}:{reply.received_at:.6f}", self._context)
+        updated_at = self._drawn.updated_at
+        return updated_at is not None and _is_over_by(updated_at, record, seen, self._context)
+
+
 def is_over(
     name: Name, record: Record, reply: Reply[Any], seen: Snapshot, salt: str, context: ProtocolContext
 ) -> Script[bool]:
-    """Return whether a record has expired, as judged by a contender. reply is the one that contains `seen`.
-
-    If the store's `Date` and `updated` are two clocks, `Date` is only a hint: the verdict comes from the `updated` of a
-    companion write of our own, the same clock that stamped the record.
-    """
-    verdict = seems_over(name, record, reply, seen, context)
-    if verdict is not None:
-        return verdict
-    # a new value each time: a write without a change may not advance `updated`
-    drawn = yield from draw(name.key, f"{salt}:{reply.received_at:.6f}", context)
-    return drawn.updated_at is not None and _is_over_by(drawn.updated_at, record, seen, context)
+    """Return whether a record has expired, as `Judge.is_over`."""
+    return Judge(salt, context).is_over(name, record, reply, seen)
 
 
 def seems_over(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, context: ProtocolContext) -> bool | None:

@@ -11,7 +11,7 @@ import itertools
 from collections import deque
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
-from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from lockstead.errors import LossReason, StoreError
 from lockstead.protocol.acquire import AcquireRequest, Grant
@@ -20,6 +20,7 @@ from lockstead.protocol.members import Attached, MemberRenewed
 from lockstead.protocol.renew import Over, Renewed
 from lockstead.protocol.schedule import RenewalSchedule
 from lockstead.settings import Settings
+from lockstead.values import SHARED
 
 DROPPED_FOR: Final = 0.2
 """Seconds without a reference to a lease until it is abandoned: the garbage collector first clears the references, and
@@ -138,7 +139,7 @@ class Keeping(Generic[K]):
     def keep(self, kept: K) -> float:
         """Renew a lease from now on, even if it was orphaned; return the instant at which it is due."""
         lease_state = kept.lease_state
-        self._kept[id(lease_state)] = self._by_holder[lease_state.lease.holder] = kept
+        self._kept[id(lease_state)] = self._by_holder[lease_state.holder] = kept
         self._orphans.pop(id(lease_state), None)
         return self._schedule.plan(lease_state)
 
@@ -188,8 +189,8 @@ class Keeping(Generic[K]):
         if kept is not None:
             self._orphans.pop(id(lease_state), None)
             self._schedule.drop(lease_state)
-            if self._by_holder.get(lease_state.lease.holder) is kept:
-                del self._by_holder[lease_state.lease.holder]
+            if self._by_holder.get(lease_state.holder) is kept:
+                del self._by_holder[lease_state.holder]
 
     # --- the step ------------------------------------------------------------------------------------------------
 
@@ -320,7 +321,20 @@ def granted(grant: Grant, request: AcquireRequest, settings: Settings, jitter: f
         unsettled=request.unsettled,
         token=grant.token,
         previous_lease=grant.previous_lease,
+        **_of_reader(grant.joined),
     )
+
+
+def _of_reader(joined: Attached | None) -> dict[str, Any]:
+    return {} if joined is None else {"mode": SHARED, **_of_member(joined)}
+
+
+def _of_member(joined: Attached) -> dict[str, Any]:
+    return {
+        "registration": joined.registration,
+        "record_deadline": joined.record_deadline,
+        "registration_deadline": joined.registration_deadline,
+    }
 
 
 def attached(joined: Attached, settings: Settings, jitter: float) -> LeaseState:
@@ -333,9 +347,9 @@ def attached(joined: Attached, settings: Settings, jitter: float) -> LeaseState:
         jitter=jitter,
         is_owner=False,
         shared=True,
-        registration=joined.registration,
-        record_deadline=joined.record_deadline,
-        registration_deadline=joined.registration_deadline,
+        token=joined.token,
+        mode=joined.mode,
+        **_of_member(joined),
     )
 
 

@@ -15,7 +15,7 @@ from lockstead.errors import LossReason, StoreError
 from lockstead.protocol.context import LeaseId
 from lockstead.renewal import may_renew_early, renewal_due_at, retry_after
 from lockstead.settings import Settings
-from lockstead.values import PreviousLease
+from lockstead.values import EXCLUSIVE, SHARED, PreviousLease
 
 
 class State(Enum):
@@ -76,7 +76,7 @@ class LeaseState:
     deadline: until when the lease is valid without a renewal; for a member the earlier of the record's and its
     registration's. jitter: in [0, 1), fixed. renewal_sent_at: when the last renewal was sent. shared: a ticket exists.
     unsettled: a write of the acquisition has an unknown outcome. unused: no work was done under it. is_notified: its
-    loss was notified.
+    loss was notified. mode: "shared" for a reader; `lease` is then the group's, and `registration` the reader's.
     """
 
     lease: LeaseId
@@ -104,10 +104,16 @@ class LeaseState:
     in_flight: bool = False
     is_queued: bool = False
     is_notified: bool = False
+    mode: str = EXCLUSIVE
 
     def __post_init__(self) -> None:
         self.record_deadline = self.record_deadline or self.deadline
         self._plan(self.renewed_at)
+
+    @property
+    def holder(self) -> str:
+        """The holder in this process: a reader is not the holder of its group's record."""
+        return self.lease.holder if self.registration is None or self.mode == EXCLUSIVE else self.registration.holder
 
     def believes(self, now: float) -> bool:
         """Return whether the lease is held: not lost, and before its deadline. Does not depend on a live keeper."""
@@ -193,6 +199,10 @@ class LeaseState:
         if self.state is State.HELD and received_at < self.deadline:
             self.registration_deadline = max(self.registration_deadline, deadline)
             self._settle()
+
+    def downgraded(self) -> None:
+        """Note that this process is a reader from now on. Called before the record is changed, with a registration."""
+        self.mode = SHARED
 
     def failed(self, now: float, error: StoreError) -> None:
         """Note a failed renewal: state and deadline do not change, another attempt is planned."""

@@ -30,10 +30,11 @@ from lockstead.protocol.commands import (
     Snapshot,
     ask,
 )
-from lockstead.protocol.context import LeaseId, ProtocolContext, is_over
+from lockstead.protocol.context import Judge, LeaseId, ProtocolContext, token_of
+from lockstead.protocol.previous_lease import previous_of
 from lockstead.protocol.renew import BEING_RELEASED, Over, effective_ttl, over, renew
 from lockstead.renewal import time_for_failures
-from lockstead.values import Name, Space
+from lockstead.values import EXCLUSIVE, Name, PreviousLease, Space
 
 REMOVALS_MAX: Final = 4
 REGISTRATIONS_MAX: Final = 8
@@ -42,25 +43,43 @@ LATE_LOOKS_MAX: Final = 4
 
 JOINS_MAX: Final = 8
 
+NOT_WANTED: Final = {"wanted": ""}
+
 MEMBERS_MAX: Final = 10_000
 """Maximum number of registrations under one lease. Each is a process that renews; a larger number is refused."""
 
 
-class _Drain(Enum):
+class Drain(Enum):
+    """What a list of registrations shows."""
+
     EMPTY = "no member is registered"
     CHANGED = "some were removed: read the list again"
     LIVE = "a member is live, or nothing is known"
 
 
 @frozen
+class Introduction:
+    """The registration of the reader that made a ticket: the nonce in its name, and its incarnation."""
+
+    nonce: str
+    incarnation: str
+
+
+@frozen
 class Attached:
-    """A membership of this process. Both deadlines are instants of its boot clock; the earlier one counts."""
+    """A membership of this process. Both deadlines are instants of its boot clock; the earlier one counts.
+
+    token, previous_lease: as the record showed them; a group's readers have one token.
+    """
 
     lease: LeaseId
     registration: LeaseId
     registration_deadline: float
     record_deadline: float
     sent_at: float
+    token: int | None = None
+    previous_lease: PreviousLease | None = None
+    mode: str = EXCLUSIVE
 
 
 @frozen
@@ -71,21 +90,41 @@ class MemberRenewed:
     record_deadline: float | None
     sent_at: float
 
+    @property
+    def deadline(self) -> float | None:
+        """Return the earlier of both."""
+        return None if self.record_deadline is None else min(self.registration_deadline, self.record_deadline)
+
+
+def nonce_of(holder: str) -> str:
+    """Return the last part of a holder, which is fresh for every acquisition."""
+    return holder.rpartition("/")[2]
+
 
 def member_name(lease: LeaseId, nonce: str) -> Name:
     """Return the reserved name of a member's registration."""
     return Name(lease.name.key, Space.MEMBER, f"{lease.incarnation}/{nonce}")
 
 
-def attach(lease: LeaseId, nonce: str, fields: Mapping[str, str], context: ProtocolContext) -> Script[Attached | Over]:
-    """Become a member of a lease, or return why not. fields is the registration's record, its holder `nonce`.
+def attach(
+    lease: LeaseId,
+    nonce: str,
+    fields: Mapping[str, str],
+    context: ProtocolContext,
+    *,
+    mode: str = EXCLUSIVE,
+    introduced_by: Introduction | None = None,
+) -> Script[Attached | Over]:
+    """Become a member of a lease, or return why not. fields is the registration's record.
 
-    Withdraws if the read that follows the registration shows closing, revoked, or another incarnation.
+    mode: of the lease; with "shared" this process becomes a reader of the group. introduced_by: the reader whose ticket
+    lets it join although a writer waits. Withdraws if the read that follows the registration shows closing, revoked,
+    another incarnation, or a waiting writer.
     """
     name = member_name(lease, nonce)
-    registration, registered = yield from _register(name, nonce, lease.ttl, fields, context)
+    registration, registered = yield from _register(name, lease.ttl, fields, context)
     try:
-        joined = yield from _join(lease, context)
+        joined = yield from _join(lease, context, mode, introduced_by)
     except StoreRefused:
         # an unreadable record has no members, so a drain must not wait for one
         with suppress(StoreUnavailable, OutcomeUnknown):
@@ -99,15 +138,18 @@ def attach(lease: LeaseId, nonce: str, fields: Mapping[str, str], context: Proto
         lease=lease,
         registration=registration,
         registration_deadline=context.deadline_by(registered, lease.ttl),
-        record_deadline=joined,
+        record_deadline=joined.deadline,
         sent_at=context.renewed_at(registered),
+        token=joined.token,
+        previous_lease=joined.previous_lease,
+        mode=mode,
     )
 
 
 def _register(
-    name: Name, nonce: str, ttl: float, fields: Mapping[str, str], context: ProtocolContext
+    name: Name, ttl: float, fields: Mapping[str, str], context: ProtocolContext
 ) -> Script[tuple[LeaseId, Reply[Any]]]:
-    turn = 0
+    turn, holder = 0, fields["identity"]
     while True:
         try:
             every = context.settings.renew_every
@@ -116,7 +158,7 @@ def _register(
             )
             if isinstance(reply.answer, Snapshot):
                 context.note_write(name, reply, reply.answer)
-                return LeaseId(name, nonce, reply.answer.incarnation, ttl), reply
+                return LeaseId(name, holder, reply.answer.incarnation, ttl), reply
         except OutcomeUnknown:
             # otherwise a store that answers reads but not writes would get requests forever, without a pause
             if turn == REGISTRATIONS_MAX - 1:
@@ -130,11 +172,20 @@ def _register(
         renewed = yield from ask(Extend(name, {}, seen.answer.incarnation, lifetime=ttl))
         if isinstance(renewed.answer, Snapshot):
             context.note_write(name, renewed, renewed.answer)
-            return LeaseId(name, nonce, renewed.answer.incarnation, ttl), renewed
+            return LeaseId(name, holder, renewed.answer.incarnation, ttl), renewed
 
 
-def _join(lease: LeaseId, context: ProtocolContext) -> Script[float | Over]:
-    turn = 0
+@frozen
+class _Joined:
+    deadline: float
+    token: int | None
+    previous_lease: PreviousLease
+
+
+def _join(
+    lease: LeaseId, context: ProtocolContext, mode: str, introduced_by: Introduction | None
+) -> Script[_Joined | Over]:
+    turn, is_introduced = 0, False
     while True:
         reply = yield from ask(Read(lease.name))
         seen = reply.answer
@@ -144,12 +195,18 @@ def _join(lease: LeaseId, context: ProtocolContext) -> Script[float | Over]:
         if lost is not None:
             return lost
         record = context.decode(lease.name, seen)
-        if record.closing:
-            return Over(LossReason.GONE, BEING_RELEASED)
+        if record.closing or record.mode != mode:
+            return Over(LossReason.GONE, BEING_RELEASED if record.closing else f"its mode is {record.mode!r}")
+        if record.wanted and not is_introduced:
+            # while the introducer is registered, no list of the writer was empty before our registration was in it
+            if introduced_by is None or not (yield from _is_registered(lease, introduced_by)):
+                return Over(LossReason.GONE, f"{record.wanted_by} waits for it")
+            is_introduced = True
+        token, before = token_of(record, seen, context), previous_of(record, context)
         look = context.observe(lease.name, reply, seen)
         by_look = context.deadline_by_look(look, reply, seen, effective_ttl(lease, record))
         if by_look is not None and _is_ample(by_look - reply.received_at, context):
-            return by_look
+            return _Joined(by_look, token, before)
         try:
             renewed = yield from renew(lease, {}, context)
         except OutcomeUnknown:
@@ -163,7 +220,13 @@ def _join(lease: LeaseId, context: ProtocolContext) -> Script[float | Over]:
             return renewed
         if renewed.deadline is None:
             return Over(LossReason.GONE, BEING_RELEASED)
-        return renewed.deadline
+        return _Joined(renewed.deadline, token, before)
+
+
+def _is_registered(lease: LeaseId, introduced_by: Introduction) -> Script[bool]:
+    """Return whether the registration of the reader that made the ticket still exists."""
+    reply = yield from ask(Read(member_name(lease, introduced_by.nonce)))
+    return not isinstance(reply.answer, Absent) and reply.answer.incarnation == introduced_by.incarnation
 
 
 def _is_ample(left: float, context: ProtocolContext) -> bool:
@@ -172,10 +235,19 @@ def _is_ample(left: float, context: ProtocolContext) -> bool:
 
 
 def renew_member(
-    lease: LeaseId, registration: LeaseId, fields: Mapping[str, str], context: ProtocolContext
+    lease: LeaseId,
+    registration: LeaseId,
+    fields: Mapping[str, str],
+    context: ProtocolContext,
+    *,
+    mode: str = EXCLUSIVE,
 ) -> Script[MemberRenewed | Over]:
-    """Renew a registration; extend the lease itself if it was not renewed since our last read, or time is short."""
-    own = yield from renew(registration, {}, context)
+    """Renew a registration; extend the lease itself if it was not renewed since our last read, or time is short.
+
+    fields: written into the lease's record, those of a reader into its own registration.
+    """
+    own_fields, fields = ({}, fields) if mode == EXCLUSIVE else (fields, {})
+    own = yield from renew(registration, own_fields, context)
     if isinstance(own, Over):
         return own
     if own.deadline is None:
@@ -190,6 +262,10 @@ def renew_member(
     if record.closing:
         return MemberRenewed(own.deadline, None, own.sent_at)
     ttl = effective_ttl(lease, record)
+    if record.wanted and context.observations.is_stale(lease.name, record.wanted, reply, ttl):
+        # the writer gives no sign of life any more: new readers may join again
+        with suppress(StoreUnavailable, OutcomeUnknown):
+            yield from ask(Extend(lease.name, NOT_WANTED, lease.incarnation, reply.answer.revision))
     look = context.observe(lease.name, reply, reply.answer)
     by_look = context.deadline_by_look(look, reply, reply.answer, ttl)
     if by_look is not None and not fields and _is_ample(by_look - reply.received_at, context):
@@ -273,15 +349,15 @@ def drain(
         at_least = settings.backoff_min
         try:
             listed = yield from registered(lease)
-            verdict = yield from _sift(listed, context, salt, owner_filter)
+            verdict = yield from sift(listed, context, salt, owner_filter)
         except OutOfTime:
             return False  # the caller's time ends before the bound: without this the loop would spin
         except (StoreUnavailable, OutcomeUnknown):
-            verdict = _Drain.LIVE  # nothing is known, so a member may be live
+            verdict = Drain.LIVE  # nothing is known, so a member may be live
             at_least = max(at_least, context.traits.pace)  # the store may have rejected a write that judges a member
-        if verdict is _Drain.EMPTY:
+        if verdict is Drain.EMPTY:
             return True
-        if verdict is _Drain.CHANGED:
+        if verdict is Drain.CHANGED:
             # a client that writes registrations endlessly must not block the release
             late += listed.received_at >= bound_at
             if late > LATE_LOOKS_MAX:
@@ -295,10 +371,12 @@ def drain(
         longest = min(settings.backoff_max, max(settings.backoff_min, pause.answer.seconds * 2))
 
 
-def _sift(
-    listed: Reply[Listing], context: ProtocolContext, salt: str, owner_filter: Callable[[str], bool] | None
-) -> Script[_Drain]:
+def sift(
+    listed: Reply[Listing], context: ProtocolContext, salt: str, owner_filter: Callable[[str], bool] | None = None
+) -> Script[Drain]:
+    """Remove the registrations of a list that are judged dead; return what is left, as `drain` explains."""
     has_members = was_removed = False
+    judge = Judge(salt, context)
     for name, seen in listed.answer.entries:
         try:
             record = context.decode(name, seen)
@@ -308,10 +386,10 @@ def _sift(
         if owner_filter is not None and not owner_filter(record.owner or record.holder):
             continue
         has_members = True
-        if (yield from is_over(name, record, listed, seen, salt, context)):
+        if (yield from judge.is_over(name, record, listed, seen)):
             yield from ask(Remove(name, seen.incarnation, seen.revision))
             context.observations.discard(name)
             was_removed = True
     if was_removed:
-        return _Drain.CHANGED
-    return _Drain.LIVE if has_members else _Drain.EMPTY
+        return Drain.CHANGED
+    return Drain.LIVE if has_members else Drain.EMPTY

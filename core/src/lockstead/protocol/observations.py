@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from lockstead.protocol import expiry
 from lockstead.protocol.commands import Reply, Snapshot, StoreClock, Traits
 from lockstead.protocol.record import Record
 from lockstead.values import Name
+
+if TYPE_CHECKING:
+    from lockstead.protocol.context import LeaseId
 
 OBSERVATIONS_MAX: Final = 10_000
 
@@ -57,12 +60,16 @@ class ObservationCache:
     """A client's observations: since when each record is unchanged, and whether the store's clocks can be trusted.
 
     Safe to share between threads: a state is identified by incarnation and revision, so any first read of it is valid.
-    last_read: the fields that were decoded last, whether foreign records were allowed, and the decoded record.
+    groups: the group of readers under a key, as it was joined last. signs: the last sign of life of the writer that
+    waits for a group of readers, and when it was first seen. last_read: the fields that were decoded last, whether
+    foreign records were allowed, and the decoded record.
     """
 
     looks: dict[Name, Observation] = field(default_factory=dict)
     readings: dict[str, Reading] = field(default_factory=dict)
     is_calibrated: bool = False
+    groups: dict[Name, LeaseId] = field(default_factory=dict)
+    signs: dict[Name, tuple[str, float]] = field(default_factory=dict)
     last_read: tuple[Mapping[str, str], bool, Record] | None = None
 
     def observe(self, name: Name, seen: Snapshot, reply: Reply[Any]) -> Observation:
@@ -94,6 +101,18 @@ class ObservationCache:
         if name in self.looks:
             at = reply.received_at
             self.looks[name] = Observation(seen.incarnation, seen.revision, at, reply.sent_at, at, reply.sent_at)
+
+    def is_stale(self, name: Name, sign: str, reply: Reply[Any], limit: float) -> bool:
+        """Note a sign of life of a waiting writer; return whether it has not changed for `limit` seconds."""
+        known = self.signs.get(name)
+        if known is None or known[0] != sign:
+            _enter(self.signs, name, (sign, reply.received_at))
+            return False
+        return reply.sent_at - known[1] > limit
+
+    def note_group(self, name: Name, group: LeaseId) -> None:
+        """Note the group of readers under a key, so that the next reader need not look for it."""
+        _enter(self.groups, name, group)
 
     def read_clock(self, key: str, store_now: float, reply: Reply[Any], drift: float, error: float = 0.0) -> None:
         """Note a reading of the store's clock for a key, and whether the clock jumped since the last one.

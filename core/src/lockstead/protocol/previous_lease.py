@@ -43,9 +43,10 @@ def previous_of_created(fields: Mapping[str, str], context: ProtocolContext) -> 
 def previous_for_next(record: Record, holder: str, context: ProtocolContext) -> PreviousLease:
     """Return the previous lease to report to `holder` when it takes over an expired record.
 
-    A record of that same holder was never used: it is left from an earlier attempt of the same acquisition.
+    A record of that same holder was never used: it is left from an earlier attempt of the same acquisition. Readers
+    change nothing, so the lease before a group of readers counts.
     """
-    if record.unused or record.holder == holder:
+    if record.unused or record.is_group or record.holder == holder:
         return previous_of(record, context)
     # a record that ended without a break was lost by its holder, which then stopped
     ending = LeaseOutcome.REVOKED if record.revoked is not None else LeaseOutcome.EXPIRED
@@ -64,8 +65,13 @@ def is_written(before: PreviousLease, context: ProtocolContext) -> bool:
     return before.ending is not LeaseOutcome.CLEAN
 
 
-def unused(name: Name, incarnation: str, before: PreviousLease, context: ProtocolContext) -> Extend | Remove:
-    """Return the command that frees a key whose lease was unused, and keeps the outcome of the previous lease."""
+def unused(
+    name: Name, incarnation: str, before: PreviousLease, context: ProtocolContext, revision: str | None = None
+) -> Extend | Remove:
+    """Return the command that frees a key whose lease was unused, and keeps the outcome of the previous lease.
+
+    revision: expected besides the incarnation, if given.
+    """
     if is_written(before, context):
-        return Extend(name, UNUSED, incarnation, lifetime=ENDED_LIVES)
-    return Remove(name, incarnation)
+        return Extend(name, UNUSED, incarnation, revision, lifetime=ENDED_LIVES)
+    return Remove(name, incarnation, revision)

@@ -35,7 +35,7 @@ from lockstead.reading import (
     whole,
 )
 from lockstead.settings import LOCK_DELAY_MAX
-from lockstead.values import DURATION_MAX, LeaseOutcome, Name, PreviousLease
+from lockstead.values import DURATION_MAX, EXCLUSIVE, SHARED, LeaseOutcome, Name, PreviousLease
 
 VERSION: Final = 1
 PID_MAX: Final = 2**31 - 1
@@ -50,8 +50,11 @@ ROOM: Final = FIELDS_BYTES_MAX - len("progressrevoked") - PROGRESS_BYTES_MAX - R
 
 The rest is for fields that are written later: the progress, a revocation, and 256 bytes that drivers and renewals add.
 """
+WANTED_BYTES_MAX: Final = 600
+"""Maximum bytes of the name of the writer that waits for readers."""
 NAMED_MAX: Final = 200
 """Maximum characters of each name of the previous lease in a record."""
+READERS: Final = "readers"
 _CUT: Final = "…"
 
 
@@ -70,6 +73,9 @@ class Record:
     holder: the identity for comparing ownership (owner and nonce). ttl: seconds, fixed at the grant; None in records of
     other implementations. ended: the lease is over, whatever the record's age; it only informs the next holder. unused:
     no work was done under it. before: the previous lease that its holder learned of, if not the default for a free key.
+    mode: "exclusive", or "shared" for a group of readers: their registrations are the members of this record. Any other
+    word is of a later version: the record is respected until its time is up. wanted: the writer that waits for the
+    readers, and the number of its last sign of life; empty if none waits.
     acquired_at, expires_at, alert_at, auto_unlock_at: seconds since the epoch by the writer's wall clock, for people
     and foreign readers only, never for a decision. Informational values outside their range (dates, durations, pids)
     are left out. Text is one clean line, except for a backtrace.
@@ -98,6 +104,8 @@ class Record:
     ended: bool = False
     unused: bool = False
     before: PreviousLease | None = None
+    mode: str = EXCLUSIVE
+    wanted: str = ""
     unknown: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -106,12 +114,32 @@ class Record:
         return self.ttl is None
 
     @property
+    def is_exclusive(self) -> bool:
+        """Return whether one holder has the lock for itself."""
+        return self.mode == EXCLUSIVE
+
+    @property
+    def is_group(self) -> bool:
+        """Return whether the record is that of a group of readers."""
+        return self.mode == SHARED
+
+    @property
+    def shown_owner(self) -> str:
+        """Return who holds the lock, for people."""
+        return READERS if self.is_group else self.owner or self.holder
+
+    @property
+    def wanted_by(self) -> str:
+        """Return the writer that waits for the readers, as `wanted_text` gives it; empty if none does."""
+        return self.wanted.rpartition("#")[0] or self.wanted
+
+    @property
     def is_ending(self) -> bool:
         """Return whether the record must no longer be extended."""
         return self.closing or self.ended or self.revoked is not None
 
 
-_TEXTS: Final = ("owner", "purpose", "progress", "host", "where", "backtrace")
+_TEXTS: Final = ("owner", "purpose", "progress", "host", "where", "wanted", "backtrace")
 _FLAGS: Final = ("closing", "tombstone", "ended", "unused")
 _INSTANTS: Final = ("acquired_at", "expires_at", "alert_at", "auto_unlock_at")
 _NUMBERS: Final = (*_INSTANTS, "expected")
@@ -143,6 +171,8 @@ def encoded_unbounded(record: Record) -> dict[str, str]:
         if getattr(record, name):
             fields[name] = "1"
     fields.update(_ended_how(record))
+    if not record.is_exclusive:
+        fields["mode"] = record.mode
     if record.lock_delay:
         fields["lock_delay"] = number(record.lock_delay)
     if record.pid is not None:
@@ -284,6 +314,12 @@ def previous_lease_text(before: PreviousLease) -> str:
     owner, holder = clean(before.owner[:NAMED_MAX]), clean(before.holder[:NAMED_MAX])
     fields = {"ending": before.ending.value, "owner": owner, "holder": holder}
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+
+
+def wanted_text(writer: str, sign: int | None = None) -> str:
+    """Encode the mark of a writer that waits for readers, of bounded size; without a sign of life only its name."""
+    name = shortened(clean(writer), WANTED_BYTES_MAX)
+    return name if sign is None else f"{name}#{sign}"
 
 
 def number(value: float) -> str:
@@ -456,6 +492,7 @@ _READERS: Final[dict[str, tuple[str, Callable[[Name, str, str], Any]]]] = {
     **{name: (name, _flag) for name in _FLAGS},
     "revoked": ("revoked", _revocation),
     "before": ("before", _predecessor),
+    "mode": ("mode", _text),
     "labels": ("labels", _labels),
 }
 """For each field: the attribute of `Record`, and its decoder."""

@@ -7,6 +7,7 @@ holder.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from enum import Enum
 from math import inf
 from typing import Any, Final
@@ -29,8 +30,9 @@ from lockstead.protocol.commands import (
     ask,
 )
 from lockstead.protocol.context import LeaseId, ProtocolContext, is_over, loss
+from lockstead.protocol.groups import end_if_wanted
 from lockstead.protocol.lifecycle import LeaseState
-from lockstead.protocol.members import drain, repeated, take_back
+from lockstead.protocol.members import NOT_WANTED, drain, repeated, take_back
 from lockstead.protocol.previous_lease import ENDED, ENDED_LIVES, UNUSED, is_written, previous_of, unused
 from lockstead.protocol.record import (
     BY_BYTES_MAX,
@@ -41,9 +43,10 @@ from lockstead.protocol.record import (
     number,
     revocation_text,
     shortened,
+    wanted_text,
 )
 from lockstead.protocol.renew import effective_ttl
-from lockstead.values import Name, Space
+from lockstead.values import SHARED, Name, Space
 
 AUDITED_BYTES_MAX: Final = 4000
 """Maximum bytes of the reason in an audit entry."""
@@ -148,7 +151,19 @@ def give_back(lease_state: LeaseState, context: ProtocolContext, *, bound_at: fl
     if lease_state.registration is None:
         return leaving
     own, until = lease_state.registration, lease_state.registration_deadline
+    if lease_state.mode == SHARED:
+        return left_group(own, lease, context, ours_until=until)
     return _withdrawn(own, leaving if lease_state.is_owner else None, context, ours_until=until)
+
+
+def left_group(
+    registration: LeaseId, group: LeaseId, context: ProtocolContext, *, ours_until: float = inf
+) -> Script[Outcome]:
+    """Remove a reader's registration; the last reader also ends the group, if a writer waits for it."""
+    withdrawn = yield from take_back(registration, context, ours_until=ours_until)
+    with suppress(StoreUnavailable, OutcomeUnknown):  # then the writer finds the empty list by itself
+        yield from end_if_wanted(group, context)
+    return Outcome.REMOVED if withdrawn else Outcome.NOT_OURS
 
 
 def _leaves(lease_state: LeaseState, context: ProtocolContext) -> Mapping[str, str] | None:
@@ -178,7 +193,7 @@ def _withdrawn(
 
 def may_remove_after_loss(lease_state: LeaseState, now: float) -> bool:
     """Return whether a lost lease may still be removed by its former holder, after the task code has ended."""
-    if not lease_state.is_owner:
+    if not lease_state.is_owner or lease_state.mode == SHARED:
         return lease_state.reason is not LossReason.FORKED
     return (
         lease_state.reason in (LossReason.REVOKED, LossReason.UNREACHABLE)
@@ -271,14 +286,16 @@ def sweep(name: Name, holder: str, context: ProtocolContext, had: Had | None = N
     """Remove the record that an ended acquisition may have written; True if there was one.
 
     had: its lease, if it was used. A shared one may still have live members and is left alone; a lost one is marked as
-    ended for the next holder. Any other record with this holder was written late and never used: it is removed, and the
-    next holder gets the lease before it as the previous lease.
+    ended for the next holder. Its mark on a group of readers is removed. Any other record with this holder was written
+    late and never used: it is removed, and the next holder gets the lease before it as the previous lease.
     """
     reply = yield from ask(Read(name))
     if isinstance(reply.answer, Absent):
         return False
     record, incarnation = context.decode(name, reply.answer), reply.answer.incarnation
-    if record.holder != holder or record.unused:
+    if record.is_group and record.wanted_by == wanted_text(holder):
+        yield Extend(name, NOT_WANTED, incarnation, reply.answer.revision)
+    if record.holder != holder or record.is_group or record.unused:
         return False
     command: Extend | Remove
     if had is None or incarnation != had.incarnation:

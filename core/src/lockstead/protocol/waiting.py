@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
-from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
-from lockstead.protocol.commands import Absent, OutOfTime, Read, Reply, Script, Snapshot, ask
-from lockstead.protocol.context import ProtocolContext, over_in, seems_over
+from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+from lockstead.protocol.commands import Absent, OutOfTime, Read, Script, ask
+from lockstead.protocol.context import LeaseId, ProtocolContext, over_in, seems_over
+from lockstead.protocol.members import registered
 from lockstead.protocol.release import RecordStatus, status
-from lockstead.values import Name
+from lockstead.values import EXCLUSIVE, Name
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,10 @@ def until_free(
     gives_up_at: float,
     tries_once: bool,
     on_wait: Callable[[RecordStatus], None],
+    mode: str = EXCLUSIVE,
 ) -> Script[Found]:
-    """Read until the key is free or its record has expired. gives_up_at is on the boot clock; infinity waits forever.
+    """Read until the key is free for a holder of this mode, or its record has expired. gives_up_at is on the boot
+    clock; infinity waits forever.
 
     on_wait is called once, before the first pause. An unavailable store is retried; its error is raised only if it is
     still unavailable at the end. StoreRefused, for an unreadable record, ends the wait at once.
@@ -49,7 +52,7 @@ def until_free(
     is_last = tries_once
     while True:
         try:
-            latest = _found(name, (yield from ask(Read(name))), context)
+            latest = yield from _found(name, context, mode)
         except (StoreUnavailable, OutcomeUnknown) as error:
             if not isinstance(error, OutOfTime):
                 latest, store_error = None, error
@@ -70,7 +73,8 @@ def until_free(
         longest = settings.backoff_min if pause.answer.changed else min(settings.backoff_max, pause.answer.seconds * 3)
 
 
-def _found(name: Name, reply: Reply[Snapshot | Absent], context: ProtocolContext) -> Found:
+def _found(name: Name, context: ProtocolContext, mode: str) -> Script[Found]:
+    reply = yield from ask(Read(name))
     if isinstance(reply.answer, Absent):
         context.observations.discard(name)
         return Found(None, is_free=True)
@@ -79,4 +83,22 @@ def _found(name: Name, reply: Reply[Snapshot | Absent], context: ProtocolContext
         return Found(None, is_free=True)
     if seems_over(name, seen.record, reply, reply.answer, context) is not False:
         return Found(seen, is_free=True)
+    if seen.record.is_group:
+        is_free = not (seen.record.wanted or seen.record.is_ending)
+        if mode == EXCLUSIVE:
+            group = LeaseId(name, seen.record.holder, reply.answer.incarnation, context.settings.ttl)
+            is_free = not (yield from _is_occupied(group, context))
+        return Found(seen, is_free)
     return Found(seen, is_free=False, over_in=over_in(name, seen.record, reply, reply.answer, context))
+
+
+def _is_occupied(group: LeaseId, context: ProtocolContext) -> Script[bool]:
+    """Return whether a reader may be registered, as far as one list can tell."""
+    listed = yield from registered(group)
+    for name, seen in listed.answer.entries:
+        try:
+            if not status(name, seen, context).is_expired:
+                return True
+        except StoreRefused:
+            return True  # it cannot be judged
+    return False

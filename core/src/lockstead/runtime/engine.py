@@ -24,7 +24,7 @@ from lockstead.protocol.acquire import AcquireRequest, Contended, Grant
 from lockstead.protocol.commands import Traits
 from lockstead.protocol.context import ProtocolContext
 from lockstead.protocol.lifecycle import LeaseState, State
-from lockstead.protocol.members import Attached
+from lockstead.protocol.members import Attached, member_name, nonce_of
 from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.record import Record, encode, encoded_unbounded, truncated
 from lockstead.protocol.release import Had, sweep, sweep_pauses
@@ -40,7 +40,7 @@ from lockstead.runtime.run import Limits
 from lockstead.runtime.workers import Workers
 from lockstead.settings import Settings
 from lockstead.stores.port import Store, SupportsFifoQueue
-from lockstead.values import Name
+from lockstead.values import SHARED, Name
 
 CALLS_MAX: Final = 32
 """Maximum number of concurrent requests of async callers in threads, to a store without an async side."""
@@ -129,6 +129,8 @@ class Engine:
     def new_request(self, name: Name, settings: Settings, *, reclaim: bool) -> AcquireRequest:
         """Return a request for one lock, with a new holder."""
         owner = settings.owner or self._owner
+        if reclaim and settings.mode == SHARED:
+            raise ValueError("reclaim takes the lock for one holder, so it cannot be shared; leave out one of the two")
         if reclaim and owner == self._owner:
             raise ValueError("reclaim needs an explicit owner: the name of the earlier process whose lock is taken")
         holder = f"{owner}/{fresh_nonce()}"
@@ -140,7 +142,17 @@ class Engine:
         backtrace = callers.backtrace(caller) if settings.backtrace else None
         if backtrace is not None:
             fields["backtrace"] = backtrace
-        return AcquireRequest(name, holder, owner, truncated(fields), reclaim=reclaim, keeps=self.keeps)
+        fields = truncated(fields)
+        if settings.mode == SHARED:
+            return self._of_reader(AcquireRequest(name, holder, owner, fields), settings)
+        return AcquireRequest(name, holder, owner, fields, reclaim=reclaim, keeps=self.keeps)
+
+    def _of_reader(self, request: AcquireRequest, settings: Settings) -> AcquireRequest:
+        """Make the request that of a reader: its own record becomes its registration in a group."""
+        nonce = nonce_of(request.holder)
+        request.registration, request.nonce = request.fields, nonce
+        request.fields = encode(Record(f"{SHARED}/{nonce}", settings.ttl, mode=SHARED))
+        return request
 
     def _draft(self, settings: Settings, owner: str) -> dict[str, str]:
         """Return the fields that all records with these settings have in common."""
@@ -165,11 +177,11 @@ class Engine:
         self._drafted = (settings, owner, fields)
         return fields
 
-    def registration_fields(self, nonce: str, ttl: float, settings: Settings) -> Mapping[str, str]:
+    def registration_fields(self, holder: str, ttl: float, settings: Settings) -> Mapping[str, str]:
         """Return the record of a member's registration."""
         owner = settings.owner or default_owner()
         where = callers.where(callers.caller())
-        return encode(Record(nonce, ttl, owner=owner, host=HOST, pid=os.getpid(), where=where, labels=settings.labels))
+        return encode(Record(holder, ttl, owner=owner, host=HOST, pid=os.getpid(), where=where, labels=settings.labels))
 
     def warn_once(self, key: str, settings: Settings) -> None:
         """Emit a warning for settings that work but are not recommended on this store, once per message."""
@@ -197,7 +209,7 @@ class Engine:
             raise
         if request.may_keep_place:
             self.leave_queue(request.name, request.holder, settings.request_timeout)
-        self.emit(Acquired(grant.lease.name.key, grant.lease.holder, grant.token, waited))
+        self.emit(Acquired(grant.lease.name.key, request.holder, grant.token, waited))
         return kept
 
     def attached(self, joined: Attached, settings: Settings) -> KeptLease:
@@ -221,8 +233,10 @@ class Engine:
         if request.has_waited:
             self.leave_queue(request.name, request.holder, settings.request_timeout)
         is_foreign = error is not None and not isinstance(error, LocksteadError)
-        if request.unsettled or request.reclaim or is_foreign:
+        if request.unsettled or request.reclaim or request.signs or is_foreign:
             self.sweep(request.name, request.holder, settings)
+        if request.group is not None:
+            self.sweep(member_name(request.group, request.nonce), request.holder, settings)
 
     def leave_queue(self, name: Name, holder: str, limit: float, delay: float = 0.0) -> None:
         """Remove a holder's place from the store's queue, if the store has one.
@@ -284,9 +298,12 @@ class Engine:
         held_for = self._held_for(record)
         since = "" if held_for is None else f" for {duration_text(held_for)}"
         purpose = f" (purpose: {record.purpose})" if record.purpose else ""
-        owner = record.owner or record.holder or "an unknown holder"
+        owner = record.shown_owner or "an unknown holder"
+        who = repr(owner)
+        if record.is_group:
+            who = f"{owner}, and {record.wanted_by!r} waits for them" if record.wanted else owner
         return NotAcquired(
-            f"{key!r} is held by {owner!r}{since}{purpose}{after}",
+            f"{key!r} is held by {who}{since}{purpose}{after}",
             key=key,
             holder=owner,
             purpose=record.purpose,
@@ -298,8 +315,7 @@ class Engine:
         """Emit that an acquisition waits."""
         record = contended.record
         if record is not None:
-            owner = record.owner or record.holder
-            self.emit(Waiting(key, holder, owner, record.purpose, self._held_for(record)))
+            self.emit(Waiting(key, holder, record.shown_owner, record.purpose, self._held_for(record)))
 
     def _held_for(self, record: Record) -> float | None:
         return None if record.acquired_at is None else max(0.0, self.clock.wall() - record.acquired_at)

@@ -18,7 +18,7 @@ from lockstead.runtime.give_back import give_back
 from lockstead.runtime.inside import is_inside
 from lockstead.runtime.interrupt import uninterrupted
 from lockstead.runtime.keeper import KeptLease
-from lockstead.values import LeaseOutcome, LeaseTicket, PreviousLease
+from lockstead.values import EXCLUSIVE, LeaseOutcome, LeaseTicket, PreviousLease
 
 _WHY = {
     LossReason.TAKEN: "another holder has it now",
@@ -55,7 +55,12 @@ class HeldLease:
     @property
     def holder(self) -> str:
         """The owner with a nonce that is fresh for every acquisition."""
-        return self._lease_state.lease.holder
+        return self._lease_state.holder
+
+    @property
+    def mode(self) -> str:
+        """ "exclusive", or "shared" for a reader, which holds the lock together with other readers."""
+        return self._lease_state.mode
 
     @property
     def ttl(self) -> float:
@@ -146,8 +151,12 @@ class HeldLease:
         raise self._found_lost()
 
     def _ticket(self) -> LeaseTicket:
-        lease = self._lease_state.lease
-        return LeaseTicket(self._engine.store.url, lease.name.key, lease.holder, lease.incarnation, lease.ttl)
+        lease_state, store = self._lease_state, self._engine.store.url
+        lease = lease_state.lease
+        said = (store, lease.name.key, lease_state.holder, lease.incarnation, lease.ttl)
+        if lease_state.mode == EXCLUSIVE or lease_state.registration is None:
+            return LeaseTicket(*said)
+        return LeaseTicket(*said, lease_state.mode, lease.holder, lease_state.registration.incarnation)
 
     def _ended(self) -> None:
         self._is_ended = True

@@ -419,9 +419,9 @@ class Keeper:
             case ReportAbandoned(kept=one):
                 self._run_callback(partial(self.emit, _abandoned(one.lease_state)))
             case ReportFailed(kept=one, error=error, left=left):
-                self.emit(RenewalFailed(one.lease_state.lease.name.key, one.lease_state.lease.holder, error, left))
+                self.emit(RenewalFailed(one.lease_state.lease.name.key, one.lease_state.holder, error, left))
             case ReportRenewed(kept=one, deadline=deadline):
-                self.emit(RenewedEvent(one.lease_state.lease.name.key, one.lease_state.lease.holder, deadline))
+                self.emit(RenewedEvent(one.lease_state.lease.name.key, one.lease_state.holder, deadline))
 
     def _not_sent(self, batch: list[_Lease]) -> None:
         for one in batch:
@@ -551,9 +551,7 @@ class Keeper:
             self._run_callback(partial(self._call, kept, callback))
         lease_state = kept.lease_state
         reason = lease_state.reason or LossReason.EXPIRED
-        event = Lost(
-            lease_state.lease.name.key, lease_state.lease.holder, reason, lease_state.token, lease_state.detail
-        )
+        event = Lost(lease_state.lease.name.key, lease_state.holder, reason, lease_state.token, lease_state.detail)
         if in_callback_thread:
             self._run_callback(partial(self.emit, event))
         else:
@@ -569,14 +567,14 @@ class Keeper:
         try:
             callback()
         except BaseException as error:  # noqa: BLE001 - a user's callback must not stop the others
-            self.emit(CallbackFailed(kept.lease_state.lease.name.key, kept.lease_state.lease.holder, error))
+            self.emit(CallbackFailed(kept.lease_state.lease.name.key, kept.lease_state.holder, error))
 
 
 def _renewal(kept: KeptLease, fields: dict[str, str]) -> Script[Renewed | MemberRenewed | Over]:
     lease_state = kept.lease_state
     if lease_state.registration is None:
         return renew(lease_state.lease, fields, kept.context)
-    return renew_member(lease_state.lease, lease_state.registration, fields, kept.context)
+    return renew_member(lease_state.lease, lease_state.registration, fields, kept.context, mode=lease_state.mode)
 
 
 def _restore_progress(kept: KeptLease, progress: str | None) -> None:
@@ -597,7 +595,7 @@ def _referred(one: _Lease) -> KeptLease | None:
 
 
 def _abandoned(lease_state: LeaseState) -> LeaseDropped:
-    return LeaseDropped(lease_state.lease.name.key, lease_state.lease.holder)
+    return LeaseDropped(lease_state.lease.name.key, lease_state.holder)
 
 
 def _run_rounds(keeper_ref: weakref.ref[Keeper], changed: ThreadWaker) -> None:
