@@ -206,7 +206,7 @@ proctype contender(byte me) {
     do
     :: true;                           /* a wish */
 
-create:                                /* `acquire._create` */
+create:                                /* `acquire.create` */
         atomic { send(CREATE, ME, GONE) };
         if
         :: atomic { call[me].state == DONE -> goto granted }
@@ -214,7 +214,7 @@ create:                                /* `acquire._create` */
         :: atomic { unknown() }
         fi;
 
-look:                                  /* `acquire.attempt`: waiting reads, and never writes */
+look:                                  /* `acquire.attempt_exclusive`: waiting reads, and never writes */
         if
         :: atomic { holder == NOBODY -> goto create }
         :: atomic { holder == ME && (revoked || has_ended) -> seen[me] = SAME; goto remove }
@@ -232,7 +232,7 @@ adopt:                                 /* `acquire._adopt` [2]: the age of what 
         :: atomic { unknown(); goto look }
         fi;
 
-take_over:                             /* `acquire._take_over`: exactly the state that was judged */
+take_over:                             /* `acquire.take_over`: exactly the state that was judged */
         atomic { send(REPLACE, ME, seen[me]); seen[me] = GONE };
         if
         :: atomic { call[me].state == DONE -> goto granted }

@@ -90,7 +90,7 @@ look:
         goto look
     };
 
-take_over:                             /* `acquire._take_over`: refused if the record was written to since */
+take_over:                             /* `acquire.take_over`: refused if the record was written to since */
     if
     :: atomic { last == EXACT -> stands = false; assert(!BELIEVES) } /* THE PROMISE */
     :: atomic { true -> goto look }

@@ -7,7 +7,7 @@ import re
 SECRET = "s3cret"
 """Stands wherever a password could: never to be seen again."""
 
-NO_TICKET = "not a lease ticket: …; expected the whole text, which begins with …"
+NO_TICKET = "not a lease ticket: …; expected the whole text, as in …"
 NEWER_TICKET = "the lease ticket has version …, this lockstead reads …: upgrade this process"
 OLDER_TICKET = "the lease ticket has version …, this lockstead reads …: issue a new one"
 OTHER_KEY = "the ticket is for …, this lock is …"

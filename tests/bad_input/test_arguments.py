@@ -217,7 +217,7 @@ def test_what_is_no_ticket_is_told_and_asks_nothing(text: str, use: Callable[[An
 
 
 @pytest.mark.parametrize("use", USES, ids=["attach", "lock.release", "client.release"])
-@pytest.mark.parametrize(("version", "says"), [("2", NEWER_TICKET), ("0", OLDER_TICKET)])
+@pytest.mark.parametrize(("version", "says"), [("3", NEWER_TICKET), ("0", OLDER_TICKET)])
 def test_h30_a_ticket_of_another_version_is_told(version: str, says: str, use: Callable[[Any, Any], Any]) -> None:
     kept = store()
     both(kept, ValueError, says, lambda client: use(client, f"lockstead{version}.AAAA"))

@@ -97,7 +97,7 @@ _SEQUENCER: Final = re.compile(r"(?P<token>[0-9]{1,40}):(?P<mode>[a-z]+):(?P<key
 
 TICKET_VERSION: Final = 2
 """The highest version; tickets of exclusive leases are written as version 1."""
-TICKET_PREFIX: Final = "lockstead"
+TICKET_PREFIX: Final = "lockstead1."
 TICKET_CHARACTERS_MAX: Final = 65536
 """Maximum length of a ticket. Its text may come from anyone; a real one has a few hundred characters."""
 
@@ -148,9 +148,7 @@ class LeaseTicket:
         _check_version(text)
         said = _ticket_fields(text)
         if said is None:
-            raise ValueError(
-                f"not a lease ticket: {_shown(text)}; expected the whole text, which begins with {TICKET_PREFIX!r}"
-            )
+            raise ValueError(f"not a lease ticket: {_shown(text)}; expected the whole text, as in '{TICKET_PREFIX}...'")
         return cls(*said)
 
 

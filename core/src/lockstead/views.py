@@ -32,9 +32,9 @@ class LockInfo:
     next caller may take it. acquired_at, expires_at, alert_at are `pendulum` datetimes in UTC, by the writer's wall
     clock; the same attributes with _epoch are seconds since the epoch. decode_error: why the record cannot be read
     (damaged, not ours, of a newer version), in one line. Such a key cannot be acquired, and only its name is known.
-    Only a listing shows one; all other operations raise StoreRefused. mode: "exclusive", or "shared" if readers hold
-    it: then they are in `readers`, the oldest first, and owner is "readers". wanted_by: the writer that waits for them.
-    registration: of a reader or member, the name of its own record.
+    Only a listing shows one; all other operations raise StoreRefused. mode: "exclusive", or "shared" if held by
+    readers; these are in `readers`, the oldest first, and owner is "readers". wanted_by: the writer that waits for
+    them. registration: of a reader or member, the name of its own record.
     """
 
     key: str

@@ -73,8 +73,8 @@ def adopted_record_counts_from_the_create() -> list[Patch]:
         counted = Reply(reply.answer, sent.get(want.holder, reply.sent_at), reply.received_at)
         return acquire._granted(want, counted, reply.answer, PreviousLease(LeaseOutcome.UNKNOWN), context)
 
-    true = acquire._create
-    return [(acquire, "_create", create), (acquire, "_adopt", adopt)]
+    true = acquire.create
+    return [(acquire, "create", create), (acquire, "_adopt", adopt)]
 
 
 class _Returned:

@@ -57,9 +57,9 @@ def less_granted_is_ignored() -> list[Patch]:
 def members_count_from_changes_that_renew_nothing() -> list[Patch]:
     true = members._join
 
-    def join(lease: Any, held: Any) -> Any:
+    def join(lease: Any, held: Any, *how: Any) -> Any:
         if held.traits.clock is StoreClock.SERVER_EXPIRES:
             held = replace(held, traits=replace(held.traits, clock=StoreClock.NONE))
-        return (yield from true(lease, held))
+        return (yield from true(lease, held, *how))
 
     return [(members, "_join", join)]

@@ -45,7 +45,7 @@ def no_read_after_an_unknown_outcome() -> list[Patch]:
     def adopt(want: Any, seen: Any, record: Any, context: Any) -> Any:
         yield from ()
 
-    return [(acquire, "_create", create), (acquire, "_adopt", adopt)]
+    return [(acquire, "create", create), (acquire, "_adopt", adopt)]
 
 
 @mutant(
@@ -54,7 +54,7 @@ def no_read_after_an_unknown_outcome() -> list[Patch]:
     test_hazards.test_h11_a_takeover_loses_against_a_renewal_just_in_time,
 )
 def generation_alone_on_takeover() -> list[Patch]:
-    true = acquire._take_over
+    true = acquire.take_over
 
     def take_over(want: Any, seen: Any, record: Any, context: Any, **more: Any) -> Any:
         again = yield from ask(Read(want.name))
@@ -62,7 +62,7 @@ def generation_alone_on_takeover() -> list[Patch]:
             seen = again.answer
         return (yield from true(want, seen, record, context, **more))
 
-    return [(acquire, "_take_over", take_over)]
+    return [(acquire, "take_over", take_over)]
 
 
 @mutant(
@@ -117,12 +117,12 @@ def a_break_revokes_again() -> list[Patch]:
     test_hazards.test_h15_waiting_only_reads_and_every_pause_is_bounded,
 )
 def a_waiter_writes() -> list[Patch]:
-    true = acquire.attempt
+    true = acquire.attempt_exclusive
 
     def attempt(want: Any, context: Any, *, look_first: bool, gives_up_at: float = math.inf) -> Any:
         return (yield from true(want, context, look_first=False, gives_up_at=gives_up_at))
 
-    return [(acquire, "attempt", attempt)]
+    return [(acquire, "attempt_exclusive", attempt)]
 
 
 @mutant(
@@ -194,7 +194,7 @@ def reclaim_without_a_second_look() -> list[Patch]:
             reply = yield command
             if isinstance(command, Read) and isinstance(reply.answer, Snapshot):
                 latest = context.decode(want.name, reply.answer)
-                return (yield from acquire._take_over(want, reply.answer, latest, context, queues=False))
+                return (yield from acquire.take_over(want, reply.answer, latest, context, queues=False))
             try:
                 command = script.send(reply)
             except StopIteration as stop:

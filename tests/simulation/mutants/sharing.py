@@ -10,7 +10,7 @@ from lockstead.errors import LossReason, OutcomeUnknown, StoreUnavailable
 from lockstead.protocol import acquire, context, expiry, members, observations, release, renew
 from lockstead.protocol.commands import Extend, Read, Remove, Snapshot, ask
 from lockstead.protocol.lifecycle import LeaseState
-from lockstead.values import Name, Space
+from lockstead.values import EXCLUSIVE, Name, Space
 from tests.protocol import test_expiry, test_hazards, test_rules, test_set_clock
 from tests.simulation.mutants.patching import Patch, everywhere, mutant
 
@@ -76,14 +76,24 @@ def attach_accepts_closing() -> list[Patch]:
     test_rules.test_rule_04_a_member_reads_only_after_its_registration,
 )
 def member_reads_before_registering() -> list[Patch]:
-    def attach(lease: Any, nonce: str, fields: Mapping[str, str], context: Any) -> Any:
-        joined = yield from members._join(lease, context)
+    def attach(
+        lease: Any,
+        nonce: str,
+        fields: Mapping[str, str],
+        context: Any,
+        *,
+        mode: str = EXCLUSIVE,
+        introduced_by: Any = None,
+    ) -> Any:
+        joined = yield from members._join(lease, context, mode, introduced_by)
         if isinstance(joined, renew.Over):
             return joined
         name = members.member_name(lease, nonce)
-        registration, reply = yield from members._register(name, nonce, lease.ttl, fields, context)
-        at = context.renewed_at(reply)
-        return members.Attached(lease, registration, context.deadline(at, lease.ttl), joined, at)
+        registration, reply = yield from members._register(name, lease.ttl, fields, context)
+        at, until = context.renewed_at(reply), context.deadline(reply.sent_at, lease.ttl)
+        return members.Attached(
+            lease, registration, until, joined.deadline, at, joined.token, joined.previous_lease, mode
+        )
 
     return everywhere(members.attach, attach)
 
