@@ -73,7 +73,7 @@ def copied(name: str, command: str, folder: Path, programs: Path, environment: M
         assert process.wait(LIMIT) == 0, (folder / "log").read_text()[-4000:]
     with closing(sqlite3.connect(folder / "report.db")) as data:
         written = data.execute("SELECT token FROM report").fetchall()
-        fence = data.execute("SELECT token FROM lockstead_fence WHERE lock_key = 'report'").fetchall()
+        fence = data.execute("SELECT token FROM lockstead_fence WHERE fence = 'lock:report'").fetchall()
     assert len(written) == 1
     assert written == fence
     assert lockstead.Lock(f"sqlite:///{folder}/locks.db#report").inspect() is None

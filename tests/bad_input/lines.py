@@ -14,7 +14,10 @@ OTHER_KEY = "the ticket is for …, this lock is …"
 OTHER_STORE = "the ticket is for a lock in …, this store is …"
 TICKET_TYPE = "a lease ticket is text, not …; pass what detach() returned"
 LATE_TICKET = "cannot attach to the lease of … on …, …: …"
-NO_SEQUENCER = "not a sequencer: …; expected token:mode:key, as in '7:exclusive:apt'"
+NO_SEQUENCER = (
+    "not a sequencer: …; expected token:mode:key, as in '7:exclusive:apt', with the mode exclusive, shared or permit/N"
+)
+NO_MODE = "the mode of a sequencer is exclusive, shared or permit/N, not …"
 SEQUENCER_TYPE = "a sequencer is text, not …; pass what lease.sequencer() gave"
 EMPTY_KEY = "the key is empty; name the lock, as in 'gs://bucket/prefix#apt'"
 KEY_TYPE = "a key is text, not …"
@@ -51,6 +54,7 @@ SAID = {
     TICKET_TYPE,
     LATE_TICKET,
     NO_SEQUENCER,
+    NO_MODE,
     SEQUENCER_TYPE,
     EMPTY_KEY,
     KEY_TYPE,

@@ -23,6 +23,7 @@ from tests.bad_input.lines import (
     LATE_TICKET,
     MISTYPED_SETTING,
     NEWER_TICKET,
+    NO_MODE,
     NO_SEQUENCER,
     NO_TICKET,
     OLDER_TICKET,
@@ -318,6 +319,16 @@ NO_SEQUENCERS = [
     "\u0667:exclusive:apt",
     "9" * 5000 + ":exclusive:apt",
     "7:Exclusive!:apt",
+    "7:wish:apt",
+    "7:exclusive/2:apt",
+    "7:permit:apt",
+    "7:permit/:apt",
+    "7:permit/02:apt",
+    "7:permit/-1:apt",
+    "7:permit/turn:apt",
+    "7:permit/\u0662:apt",
+    "7:permit/1234567890:apt",
+    "7:permit/2",
     "seven:exclusive:apt",
     " 7:exclusive:apt",
 ]
@@ -327,9 +338,24 @@ NO_SEQUENCERS = [
 def test_what_is_no_sequencer_is_told_and_admitted_nowhere(text: str) -> None:
     both(store(), ValueError, NO_SEQUENCER, lambda client: client.verify(text))
     guard = FenceGuard()
-    with pytest.raises(ValueError, match="not a sequencer"):
-        guard.admit(text)
+    for admit in (guard.admit, guard.admit_reader):
+        with pytest.raises(ValueError, match="not a sequencer"):
+            admit(text)
     guard.admit("0:exclusive:apt")
+
+
+@pytest.mark.parametrize("mode", ["", "wish", "Shared", "permit", "permit/02", "permit/2:x", "shared\n", "x" * 5000])
+def test_a_sequencer_of_an_unknown_mode_cannot_be_made(mode: str) -> None:
+    with pytest.raises(ValueError, match="the mode of a sequencer") as raised:
+        Sequencer("apt", 7, mode)
+    assert pattern(NO_MODE).fullmatch(str(raised.value))
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared", "permit/0", "permit/2", "permit/999999999"])
+def test_a_sequencer_is_read_as_it_was_written(mode: str) -> None:
+    for key in ("apt", "permit/2:apt", "7:shared:apt"):
+        assert Sequencer.parse(f"7:{mode}:{key}") == Sequencer(key, 7, mode)
+        assert str(Sequencer(key, 7, mode)) == f"7:{mode}:{key}"
 
 
 @pytest.mark.parametrize("text", [None, 7, b"7:exclusive:apt"])

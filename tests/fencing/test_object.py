@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from gcs_emulator import GcsServer
 from lockstead import FenceGuard, GcsFenceStore, LeaseLost, OutcomeUnknown, Sequencer, StoreRefused
 from lockstead.fencing.object import FENCE
-
-
-@pytest.fixture
-def server() -> Iterator[GcsServer]:
-    with GcsServer(buckets=["b"]) as server:
-        yield server
-
-
-@pytest.fixture
-def bucket(server: GcsServer) -> Iterator[storage.Bucket]:
-    client = storage.Client(
-        project="p", credentials=AnonymousCredentials(), client_options={"api_endpoint": server.url}
-    )
-    yield client.bucket("b")
-    client.close()
 
 
 def admitted(bucket: storage.Bucket, token: int) -> GcsFenceStore:
@@ -72,7 +54,7 @@ def test_a_rewrite_keeps_metadata_and_content_headers(bucket: storage.Bucket) ->
     FenceGuard(floor).admit(Sequencer("apt", 7))
     floor.rewrite('{"a": 1}', "application/json")
     seen = bucket.get_blob("index")
-    assert seen.metadata == {"team": "web", FENCE: "7:apt"}
+    assert seen.metadata == {"team": "web", FENCE: "7:exclusive:apt"}
     assert (seen.content_type, seen.cache_control) == ("application/json", "no-store")
 
 
@@ -89,7 +71,7 @@ def test_the_conditions_serve_any_write_of_the_blob(bucket: storage.Bucket) -> N
 
 def test_two_locks_for_one_object_have_no_order(bucket: storage.Bucket) -> None:
     admitted(bucket, 7)
-    with pytest.raises(ValueError, match="fenced by the lock 'apt', not by 'yum'"):
+    with pytest.raises(ValueError, match="fenced by 'lock:apt', not by 'lock:yum'"):
         FenceGuard(GcsFenceStore(bucket.blob("index"))).admit(Sequencer("yum", 9))
 
 
@@ -110,11 +92,12 @@ def test_a_write_before_admission_is_a_mistake(bucket: storage.Bucket) -> None:
 
 def test_damaged_fence_metadata_is_refused_and_left_alone(bucket: storage.Bucket) -> None:
     blob = bucket.blob("index")
-    blob.metadata = {FENCE: "many"}
-    blob.upload_from_string("x")
-    with pytest.raises(StoreRefused, match="is damaged: 'many'; expected token:key"):
-        admitted(bucket, 7)
-    assert bucket.get_blob("index").metadata == {FENCE: "many"}
+    for text in ("many", "7:wish:apt", "7:exclusive:" + "k" * 600):
+        blob.metadata = {FENCE: text}
+        blob.upload_from_string("x")
+        with pytest.raises(StoreRefused, match="metadata lockstead-fence is damaged"):
+            admitted(bucket, 7)
+        assert bucket.get_blob("index").metadata == {FENCE: text}
 
 
 def test_a_missing_bucket_is_told(bucket: storage.Bucket) -> None:
@@ -141,3 +124,38 @@ def test_a_write_without_an_answer_is_unknown_and_not_repeated(server: GcsServer
     assert bucket.blob("index").download_as_bytes() == b"one"
     again = admitted(bucket, 7)
     again.rewrite("two")
+
+
+def test_a_readers_admission_permits_no_write(server: GcsServer, bucket: storage.Bucket) -> None:
+    writer = admitted(bucket, 7)
+    writer.rewrite("one")
+    reader = GcsFenceStore(bucket.blob("index"))
+    FenceGuard(reader).admit_reader(Sequencer("apt", 9, "shared"))
+    assert reader.conditions == {}
+    with pytest.raises(ValueError, match="no writer was admitted yet"):
+        reader.rewrite("two")
+    with pytest.raises(LeaseLost, match="token 7 of 'apt' is superseded: 9"):
+        writer.rewrite("three")
+    assert bucket.blob("index").download_as_bytes() == b"one"
+    patched = server.requests.count("patch")
+    for _ in range(3):
+        FenceGuard(GcsFenceStore(bucket.blob("index"))).admit_reader("9:shared:apt")
+    assert server.requests.count("patch") == patched
+    assert bucket.get_blob("index").metadata == {FENCE: "9:shared:apt"}
+
+
+def test_a_downgraded_holder_cannot_rewrite_what_a_reader_reads(bucket: storage.Bucket) -> None:
+    floor = admitted(bucket, 7)
+    FenceGuard(floor).admit_reader("7:shared:apt")
+    with pytest.raises(LeaseLost, match="its lease was downgraded"):
+        floor.rewrite("one")
+    assert bucket.blob("index").download_as_bytes() == b""
+
+
+def test_an_object_belongs_to_one_slot_of_a_semaphore(bucket: storage.Bucket) -> None:
+    floor = GcsFenceStore(bucket.blob("index"))
+    FenceGuard(floor).admit("7:permit/2:api")
+    floor.rewrite("one")
+    for other in ("9:permit/1:api", "9:exclusive:api"):
+        with pytest.raises(ValueError, match="fenced by 'permit/2:api', not by"):
+            FenceGuard(GcsFenceStore(bucket.blob("index"))).admit(other)

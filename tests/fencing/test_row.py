@@ -64,9 +64,9 @@ def test_each_key_has_a_floor_of_its_own(data: sqlite3.Connection) -> None:
 
 def test_tokens_are_as_long_as_the_stores_count_them(data: sqlite3.Connection) -> None:
     floor = SqlFenceStore(data)
-    assert floor.advance("sum", 1_795_000_000_000) == 1_795_000_000_000
-    assert floor.advance("sum", 2**62) == 2**62
-    assert floor.advance("sum", 7) == 2**62
+    for token in (1_795_000_000_000, 2**63 - 1):
+        assert floor.advance(Sequencer("sum", token)).token == token
+    assert floor.advance(Sequencer("sum", 7)).token == 2**63 - 1
 
 
 def test_an_autocommit_connection_is_refused(path: Path, data: sqlite3.Connection) -> None:
@@ -82,7 +82,7 @@ def test_the_table_may_have_another_name_but_no_statement_hides_in_it(data: sqli
     for table in ("fences", "main.fences"):
         floor = SqlFenceStore(data, table)
         floor.create_table()
-        assert floor.advance("sum", 5) == 5
+        assert floor.advance(Sequencer("sum", 5)).token == 5
     for table in ("fences; DROP TABLE totals", "", "a.b.c", "1x", 'x"y'):
         with pytest.raises(ValueError, match="plain name"):
             SqlFenceStore(data, table)
@@ -119,6 +119,24 @@ def test_a_later_holder_waits_for_the_commit(path: Path, data: sqlite3.Connectio
     thread.join(60)
     earlier.close()
     assert told == ["lost"]
+
+
+def test_readers_and_writers_wait_for_each_others_commit(path: Path, data: sqlite3.Connection) -> None:
+    with closing(sqlite3.connect(path, timeout=0)) as other:
+        here, there = FenceGuard(SqlFenceStore(data)), FenceGuard(SqlFenceStore(other))
+        here.admit_reader("7:shared:sum")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            there.admit("8:exclusive:sum")
+        assert amount(data) == 0
+        data.commit()
+        there.admit("8:exclusive:sum")
+        other.execute("UPDATE totals SET amount = 8")
+        data.execute("PRAGMA busy_timeout = 0")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            here.admit_reader("9:shared:sum")
+        other.commit()
+        here.admit_reader("9:shared:sum")
+        assert amount(data) == 8
 
 
 def test_holders_that_do_not_notice_their_loss_lose_no_write(path: Path, data: sqlite3.Connection) -> None:
@@ -159,7 +177,7 @@ def test_a_table_that_is_missing_is_named_with_what_creates_it(tmp_path: Path) -
         closing(sqlite3.connect(tmp_path / "data.db")) as connection,
         pytest.raises(sqlite3.OperationalError) as raised,
     ):
-        SqlFenceStore(connection).advance("apt", 7)
+        SqlFenceStore(connection).advance(Sequencer("apt", 7))
     assert raised.value.__notes__ == [
         "the table lockstead_fence must exist: SqlFenceStore(connection).create_table() creates it"
     ]

@@ -142,9 +142,10 @@ def ticket(text: str, fields: Fields) -> None:
 
 
 def sequencer(text: str, fields: Fields) -> None:
-    for one in (text, f"7:exclusive:{text}", f"{text}:exclusive:apt", *fields):
+    for one in (text, f"7:exclusive:{text}", f"7:{text}:apt", f"{text}:exclusive:apt", *fields):
         with suppress(ValueError):
-            assert str(Sequencer.parse(one))
+            read = Sequencer.parse(one)
+            assert Sequencer.parse(str(read)) == read
 
 
 def url(text: str, fields: Fields) -> None:

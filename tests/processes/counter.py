@@ -27,9 +27,9 @@ class Counter:
         self.path = path
         self._guard = FenceGuard(self)
 
-    def advance(self, key: str, token: int) -> int:
-        """Remember a token; the floor of the guard, which is asked with the file locked."""
-        return max([token, *(seen for seen, _value in self.history())])
+    def advance(self, sequencer: Sequencer) -> Sequencer:
+        """Remember a token; the fence store of the guard, which is asked with the file locked."""
+        return Sequencer(sequencer.key, max([sequencer.token, *(seen for seen, _value in self.history())]))
 
     def read(self, sequencer: Sequencer) -> int:
         """Present the token, then give the value. LeaseLost if a later holder was here."""

@@ -72,12 +72,17 @@ class Name:
 class Sequencer:
     """Fencing token, mode and key as one string that a resource can check: `token:mode:key`.
 
+    mode: "exclusive", "shared", or "permit/2" for the slot 2 of a semaphore; ValueError for any other.
     It orders holders; it does not prove who holds the lock now. Source: Chubby, OSDI 2006, section 2.4.
     """
 
     key: str
     token: int
-    mode: str = "exclusive"
+    mode: str = EXCLUSIVE
+
+    def __post_init__(self) -> None:
+        if not _MODE.fullmatch(self.mode):
+            raise ValueError(f"the mode of a sequencer is exclusive, shared or permit/N, not {_shown(self.mode)}")
 
     def __str__(self) -> str:
         return f"{self.token}:{self.mode}:{self.key}"
@@ -89,11 +94,43 @@ class Sequencer:
             raise TypeError(f"a sequencer is text, not {type(text).__name__}; pass what lease.sequencer() gave")
         found = _SEQUENCER.fullmatch(text)
         if found is None:
-            raise ValueError(f"not a sequencer: {_shown(text)}; expected token:mode:key, as in '7:exclusive:apt'")
+            raise ValueError(
+                f"not a sequencer: {_shown(text)}; expected token:mode:key, as in '7:exclusive:apt', "
+                "with the mode exclusive, shared or permit/N"
+            )
         return cls(key=checked_key(found["key"]), token=int(found["token"]), mode=found["mode"])
 
+    @classmethod
+    def of(cls, name: Name, token: int, mode: str) -> Self:
+        """Return the sequencer of a lease in this mode, whose record has this name."""
+        return cls(name.key, token, mode if name.space is Space.LOCK else f"permit/{name.part}")
 
-_SEQUENCER: Final = re.compile(r"(?P<token>[0-9]{1,40}):(?P<mode>[a-z]+):(?P<key>.+)", re.DOTALL)
+    @property
+    def is_permit(self) -> bool:
+        """Return whether it names a slot of a semaphore."""
+        return self.mode.startswith("permit/")
+
+    @property
+    def name(self) -> Name:
+        """The name of the record whose grants the token counts."""
+        return Name(self.key, Space.PERMIT, self.mode.rpartition("/")[2]) if self.is_permit else Name(self.key)
+
+    @property
+    def fence(self) -> str:
+        """What a resource compares tokens under: one name for readers and writers of a key, one for each slot."""
+        return f"{self.mode if self.is_permit else 'lock'}:{self.key}"
+
+    @property
+    def rank(self) -> tuple[int, str]:
+        """Token and mode: greater for a later holder, and for a reader than for a writer with the same token.
+
+        A lease keeps its token when it is downgraded; from the first reader on nobody may write with that token.
+        """
+        return self.token, self.mode
+
+
+_MODE: Final = re.compile(rf"{EXCLUSIVE}|{SHARED}|permit/(?:0|[1-9][0-9]{{0,8}})")
+_SEQUENCER: Final = re.compile(rf"(?P<token>[0-9]{{1,40}}):(?P<mode>{_MODE.pattern}):(?P<key>.+)", re.DOTALL)
 
 TICKET_VERSION: Final = 2
 """The highest version; tickets of exclusive leases are written as version 1."""

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from lockstead.errors import LeaseLost, LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
+from lockstead.errors import OutcomeUnknown, StoreRefused, StoreUnavailable
+from lockstead.fencing.guard import superseded
+from lockstead.values import SHARED, Sequencer
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob
 
 FENCE: Final = "lockstead-fence"
-"""The metadata field: token, a colon, and the lock's key."""
+"""The metadata field: the highest sequencer that was admitted."""
 
 TURNS_MAX: Final = 16
 TIMEOUT: Final = 60.0
@@ -26,24 +28,23 @@ class GcsFenceStore:
     """The highest token of one lock, in the metadata of the object that the lock protects.
 
     Admit first, before you read what you will overwrite; then `rewrite`. The service itself refuses a rewrite after a
-    later holder was admitted. A missing object is created empty, to carry the token. For one lock: ValueError for the
-    token of another. For one thread at a time.
+    later holder was admitted; a reader's admission permits none. A missing object is created empty, to carry the token.
+    For one lock, or one slot of a semaphore: ValueError for the token of another. For one thread at a time.
     """
 
     def __init__(self, blob: Blob) -> None:
         self._blob = blob
-        self._key = ""
-        self._token = 0
+        self._writer: Sequencer | None = None
         self._metadata: dict[str, str] = {}
         self._conditions: dict[str, int] = {}
 
     @property
     def conditions(self) -> dict[str, int]:
-        """The preconditions of a write, as arguments for the blob's own methods; empty before an admission."""
+        """The preconditions of a write, as arguments for the blob's own methods; empty before a writer's admission."""
         return dict(self._conditions)
 
-    def advance(self, key: str, token: int) -> int:
-        """Raise the highest token to `token` if it is lower, and return the highest token.
+    def advance(self, sequencer: Sequencer) -> Sequencer:
+        """Keep the sequencer, unless one with a higher rank is kept; return what is kept.
 
         StoreRefused without permission, StoreUnavailable or OutcomeUnknown if the service does not answer.
         """
@@ -51,28 +52,31 @@ class GcsFenceStore:
             seen = self._seen()
             if seen is None:
                 continue
-            said, highest = _fence(seen.metadata or {})
-            if said and said != key:
+            highest = _highest(seen)
+            if highest is not None and highest.fence != sequencer.fence:
                 raise ValueError(
-                    f"{seen.name!r} is fenced by the lock {said!r}, not by {key!r}: tokens of two locks have no order"
+                    f"{seen.name!r} is fenced by {highest.fence!r}, not by {sequencer.fence!r}: "
+                    "tokens of two locks have no order"
                 )
-            if highest > token:
+            if highest is not None and highest.rank > sequencer.rank:
                 return highest
-            if highest == token or self._patched(seen, key, token):
-                self._admitted(seen, key, token)
-                return token
+            if highest == sequencer or self._patched(seen, sequencer):
+                if sequencer.mode != SHARED:
+                    self._admitted(seen, sequencer)
+                return sequencer
         raise StoreUnavailable(f"{self._blob.name!r} changes too fast to be fenced; retry")
 
     def rewrite(self, data: bytes | str, content_type: str = "application/octet-stream") -> None:
-        """Replace the object's data under the token that was admitted last; its other metadata is kept.
+        """Replace the object's data under the writer's token admitted last; its other metadata is kept.
 
         LeaseLost (TAKEN) if a later holder was admitted meanwhile, StoreRefused if somebody else wrote without a
         token, OutcomeUnknown if no answer came: read before you write again.
         """
-        if not self._conditions:
-            raise ValueError("nothing was admitted yet: call FenceGuard.admit first")
+        writer = self._writer
+        if writer is None:
+            raise ValueError("no writer was admitted yet: call FenceGuard.admit first")
         fresh = self._fresh()
-        fresh.metadata = {**self._metadata, FENCE: f"{self._token}:{self._key}"}
+        fresh.metadata = {**self._metadata, FENCE: str(writer)}
         for name in _CARRIED:
             setattr(fresh, name, getattr(self._blob, name))
         written = _asked(
@@ -80,8 +84,8 @@ class GcsFenceStore:
             "the object may have been written; read it before you write again",
         )
         if written is _REFUSED:
-            raise self._overtaken()
-        self._admitted(fresh, self._key, self._token)
+            raise self._overtaken(writer)
+        self._admitted(fresh, writer)
 
     # --- requests ------------------------------------------------------------------------------------------------
 
@@ -98,31 +102,26 @@ class GcsFenceStore:
             raise StoreRefused(f"there is no bucket {self._blob.bucket.name!r}, or this account may not see it")
         return None
 
-    def _patched(self, seen: Blob, key: str, token: int) -> bool:
-        seen.metadata = {**(seen.metadata or {}), FENCE: f"{token}:{key}"}
+    def _patched(self, seen: Blob, sequencer: Sequencer) -> bool:
+        seen.metadata = {**(seen.metadata or {}), FENCE: str(sequencer)}
         expected = {"if_generation_match": seen.generation, "if_metageneration_match": seen.metageneration}
         return _asked(lambda: seen.patch(**expected, **_ONCE), "", is_doubt_fine=True) is _DONE
 
-    def _admitted(self, seen: Blob, key: str, token: int) -> None:
-        self._key, self._token = key, token
+    def _admitted(self, seen: Blob, writer: Sequencer) -> None:
+        self._writer = writer
         self._metadata = dict(seen.metadata or {})
         self._conditions = {
             "if_generation_match": int(seen.generation),
             "if_metageneration_match": int(seen.metageneration),
         }
 
-    def _overtaken(self) -> Exception:
+    def _overtaken(self, writer: Sequencer) -> Exception:
         seen = self._seen()
-        highest = self._token if seen is None else _fence(seen.metadata or {})[1]
-        if highest > self._token:
-            return LeaseLost(
-                f"token {self._token} of {self._key!r} is superseded: {highest} was admitted before",
-                reason=LossReason.TAKEN,
-                key=self._key,
-                token=self._token,
-            )
+        highest = None if seen is None else _highest(seen)
+        if highest is not None and highest.rank > writer.rank:
+            return superseded(writer, highest)
         return StoreRefused(
-            f"{self._blob.name!r} was changed since token {self._token} was admitted, not by a later holder: "
+            f"{self._blob.name!r} was changed since token {writer.token} was admitted, not by a later holder: "
             "every writer must present a token; admit again, and read before you write"
         )
 
@@ -162,12 +161,12 @@ def _asked(request: Any, doubt: str, *, is_doubt_fine: bool = False) -> _Answer:
     return _DONE
 
 
-def _fence(metadata: dict[str, str]) -> tuple[str, int]:
-    """Return (key, token) of an object's metadata; ("", 0) if there is none. StoreRefused if it is damaged."""
-    text = metadata.get(FENCE)
+def _highest(seen: Blob) -> Sequencer | None:
+    """Return the highest sequencer in an object's metadata; None if there is none. StoreRefused if it is damaged."""
+    text = (seen.metadata or {}).get(FENCE)
     if text is None:
-        return "", 0
-    token, colon, key = text.partition(":")
-    if not (token.isdigit() and colon and key):
-        raise StoreRefused(f"the object's metadata {FENCE} is damaged: {text[:40]!r}; expected token:key")
-    return key, int(token)
+        return None
+    try:
+        return Sequencer.parse(text)
+    except ValueError as error:
+        raise StoreRefused(f"the object's metadata {FENCE} is damaged: {error}") from None

@@ -10,8 +10,18 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-PLACES: Final = {"qmark": ("?", "?"), "numeric": (":1", ":2"), "format": ("%s", "%s"), "pyformat": ("%s", "%s")}
-"""How a statement names its two parameters, by the paramstyle of the driver (PEP 249)."""
+from lockstead.values import SHARED, Sequencer
+
+PLACES: Final = {
+    "qmark": ("?", "?", "?"),
+    "numeric": (":1", ":2", ":3"),
+    "format": ("%s", "%s", "%s"),
+    "pyformat": ("%s", "%s", "%s"),
+}
+"""How a statement names its three parameters, by the paramstyle of the driver (PEP 249)."""
+
+_LOCKS_FOR_SHARE: Final = ("format", "pyformat")
+"""The paramstyles of PostgreSQL's own drivers. SQLite, which cannot lock a row, has another."""
 
 _IDLE: Final = 0
 """psycopg's `transaction_status` of a connection outside a transaction."""
@@ -42,12 +52,13 @@ class Connection(Protocol):
 
 
 class SqlFenceStore:
-    """The highest token of each key, as rows of a table beside the data. SQLite (3.35 and later) and PostgreSQL.
+    """The highest token of each fence, as rows of a table beside the data. SQLite (3.35 and later) and PostgreSQL.
 
-    Admit first in a transaction, before you read what you will overwrite; then write and commit. The row stays locked
-    until the commit, so a later holder waits for it, and an earlier one finds the later token. A rollback also undoes
-    the admission, which neither begins nor commits. A connection in autocommit mode gives no atomicity; if the driver
-    reports it (sqlite3, psycopg), `advance` raises ValueError.
+    Admit first in a transaction, before you read; then write, and commit. The row stays locked until the commit, so a
+    later holder waits for it, and an earlier one finds the later token. Readers share the row in PostgreSQL, once the
+    first of them has committed; in SQLite they wait for each other. A rollback also undoes the admission, which neither
+    begins nor commits. A connection in autocommit mode gives no atomicity; if the driver reports it (sqlite3, psycopg),
+    `advance` raises ValueError.
     """
 
     def __init__(
@@ -57,31 +68,51 @@ class SqlFenceStore:
             raise ValueError(f"the table of a fence must be a plain name, or schema.name, not {table!r}")
         self._connection = connection
         self._table = table
-        self._places = PLACES[_paramstyle(connection, paramstyle)]
+        style = _paramstyle(connection, paramstyle)
+        self._places = PLACES[style]
+        self._locks_for_share = style in _LOCKS_FOR_SHARE
 
     def create_table(self) -> None:
         """Create the table if there is none."""
         self._run(
-            f"CREATE TABLE IF NOT EXISTS {self._table} (lock_key TEXT PRIMARY KEY, token BIGINT NOT NULL)", (), False
+            f"CREATE TABLE IF NOT EXISTS {self._table} "
+            "(fence TEXT PRIMARY KEY, token BIGINT NOT NULL, mode TEXT NOT NULL)",
+            (),
+            False,
         )
 
-    def advance(self, key: str, token: int) -> int:
-        """Raise a key's highest token to `token` if it is lower, in one statement, and return the highest token."""
-        bare = self._table.rpartition(".")[2]
-        first, second = self._places
-        row = self._run(
-            f"INSERT INTO {self._table} (lock_key, token) VALUES ({first}, {second}) "  # noqa: S608 - a checked name
-            f"ON CONFLICT (lock_key) DO UPDATE SET token = CASE WHEN excluded.token > {bare}.token "
-            f"THEN excluded.token ELSE {bare}.token END RETURNING token",
-            (key, token),
-            True,
-        )
+    def advance(self, sequencer: Sequencer) -> Sequencer:
+        """Keep the sequencer, unless one of its fence with a higher rank is kept; return what is kept."""
+        given = (sequencer.fence, *sequencer.rank)
+        row = None
+        if sequencer.mode == SHARED and self._locks_for_share:
+            row = self._run(self._sharing(), given, True)
+        row = row or self._run(self._raising(), given, True)
         if _is_in_no_transaction(self._connection):
             raise ValueError(
                 "the connection commits each statement by itself: begin a transaction, admit, write and commit, "
                 "or an earlier holder may write after a later one was admitted"
             )
-        return int(row[0]) if row is not None else token
+        return sequencer if row is None else Sequencer(sequencer.key, int(row[0]), str(row[1]))
+
+    def _sharing(self) -> str:
+        """Return what locks the row against writers, unless it must be raised, and returns it."""
+        fence, token, mode = self._places  # two readers with a lock on a row that both must raise would deadlock
+        return (
+            f"SELECT token, mode FROM {self._table} "  # noqa: S608 - a checked name
+            f"WHERE fence = {fence} AND (token, mode) >= ({token}, {mode}) FOR SHARE"
+        )
+
+    def _raising(self) -> str:
+        """Return what locks the row, raises it if it is lower, and returns it."""
+        kept = self._table.rpartition(".")[2]
+        is_higher = f"(excluded.token, excluded.mode) > ({kept}.token, {kept}.mode)"
+        return (
+            f"INSERT INTO {self._table} (fence, token, mode) VALUES ({', '.join(self._places)}) "  # noqa: S608 - checked
+            "ON CONFLICT (fence) DO UPDATE SET "
+            f"token = CASE WHEN {is_higher} THEN excluded.token ELSE {kept}.token END, "
+            f"mode = CASE WHEN {is_higher} THEN excluded.mode ELSE {kept}.mode END RETURNING token, mode"
+        )
 
     def _run(self, statement: str, parameters: Sequence[object], answers: bool) -> Sequence[Any] | None:
         cursor = self._connection.cursor()
