@@ -31,28 +31,36 @@ from lockstead.values import LeaseOutcome, LeaseTicket, PreviousLease, Sequencer
 
 if TYPE_CHECKING:
     from lockstead.aio_batch import AsyncBatch
+    from lockstead.aio_election import AsyncElection
     from lockstead.aio_lease import AsyncLease
     from lockstead.aio_lock import AsyncClient, AsyncLock, connect_async
+    from lockstead.aio_term import AsyncTerm
     from lockstead.batch import Batch
+    from lockstead.election import Election
     from lockstead.fencing import FenceGuard, GcsFenceStore, SqlFenceStore
     from lockstead.lease import Lease
     from lockstead.runtime.interrupt import LeaseLostInterrupt
-    from lockstead.views import AuditEntry, BreakResult, Contender, LockInfo
+    from lockstead.term import Term
+    from lockstead.views import AuditEntry, BreakResult, Contender, Leader, LockInfo
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AsyncBatch",
     "AsyncClient",
+    "AsyncElection",
     "AsyncLease",
     "AsyncLock",
+    "AsyncTerm",
     "AuditEntry",
     "Batch",
     "BreakResult",
     "Client",
     "Contender",
+    "Election",
     "FenceGuard",
     "GcsFenceStore",
+    "Leader",
     "Lease",
     "LeaseLost",
     "LeaseLostInterrupt",
@@ -72,6 +80,7 @@ __all__ = [
     "StoreError",
     "StoreRefused",
     "StoreUnavailable",
+    "Term",
     "__version__",
     "connect",
     "connect_async",
@@ -82,18 +91,23 @@ __all__ = [
 _WHEN_NAMED = {
     "AsyncBatch": "aio_batch",
     "AsyncClient": "aio_lock",
+    "AsyncElection": "aio_election",
+    "AsyncTerm": "aio_term",
     "AsyncLease": "aio_lease",
     "AsyncLock": "aio_lock",
     "AuditEntry": "views",
     "Contender": "views",
     "Batch": "batch",
     "BreakResult": "views",
+    "Election": "election",
     "FenceGuard": "fencing",
+    "Leader": "views",
     "LockInfo": "views",
     "Lease": "lease",
     "GcsFenceStore": "fencing",
     "SqlFenceStore": "fencing",
     "LeaseLostInterrupt": "runtime.interrupt",
+    "Term": "term",
     "connect_async": "aio_lock",
 }
 """What naming a lock does not need, and where it stands: asyncio alone takes longer to import than all the rest."""

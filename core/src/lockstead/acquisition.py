@@ -43,7 +43,8 @@ class Acquisition:
 
     limit is the maximum wait in seconds; None: indefinitely; 0: one attempt, without queueing. is_patient: a single
     attempt has the time of its requests, and not only the second in which a wait must end. spent: seconds of the wait
-    that have passed already, since the store had to be opened.
+    that have passed already, since the store had to be opened. value: what a leader advertises. refuse_if_closed:
+    raises an error if the wait can never succeed; by default, if the client was closed.
     """
 
     def __init__(
@@ -56,6 +57,8 @@ class Acquisition:
         reclaim: bool,
         is_patient: bool = False,
         spent: float = 0.0,
+        value: str | None = None,
+        refuse_if_closed: Callable[[], None] | None = None,
     ) -> None:
         self.engine = engine
         self.key = key
@@ -70,10 +73,10 @@ class Acquisition:
         self._is_shared = settings.mode == SHARED
         # a lock-delay protects what a writer may have left half done
         self._context = engine.context(replace(settings, lock_delay=0.0) if self._is_shared else settings)
-        self._request = engine.new_request(name, settings, reclaim=reclaim)
+        self._request = engine.new_request(name, settings, reclaim=reclaim, value=value)
         self.gives_up_at = inf if limit is None else self._started_at + limit
         ends_at = inf if is_patient or limit is None else max(self._started_at + limit, now + TRY_MIN - OVERTIME)
-        self.limits = Limits(settings.request_timeout, ends_at, engine.refuse_if_closed)
+        self.limits = Limits(settings.request_timeout, ends_at, refuse_if_closed or engine.refuse_if_closed)
         if self._waits:
             engine.refuse_self_wait(name)
             self._request.on_wait = self._waiting

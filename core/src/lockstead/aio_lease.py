@@ -19,6 +19,7 @@ from lockstead.runtime.aio_drive import run, wait_in_line
 from lockstead.runtime.aio_give_back import give_back
 from lockstead.runtime.awaiting import AsyncWaker, settle
 from lockstead.runtime.engine import Engine
+from lockstead.runtime.held import HeldLease
 from lockstead.runtime.inside import is_inside
 from lockstead.runtime.interrupt import uninterrupted
 from lockstead.runtime.run import Limits
@@ -26,10 +27,16 @@ from lockstead.settings import Settings
 from lockstead.values import Duration, LeaseTicket, Sequencer, seconds
 
 T = TypeVar("T")
+L = TypeVar("L", bound=HeldLease)
 
 
 async def ask(acquisition: Acquisition) -> AsyncLease | None:
     """Run an acquisition; None if the lock is held."""
+    return await ask_for(acquisition, AsyncLease)
+
+
+async def ask_for(acquisition: Acquisition, kind: type[L]) -> L | None:
+    """Run an acquisition of a kind of lease; None if the lock is held."""
     engine = acquisition.engine
     waker = AsyncWaker(engine, acquisition.came_late, acquisition.abandoned)
     try:
@@ -37,7 +44,7 @@ async def ask(acquisition: Acquisition) -> AsyncLease | None:
         in_time = first or await wait_in_line(engine, acquisition.key, waker, acquisition.gives_up_at)
         script = acquisition.script(was_first=first, in_time=in_time)
         outcome = await run(script, engine.store, engine.clock, acquisition.limits, waker)
-        return acquisition.ended(outcome, AsyncLease)
+        return acquisition.ended(outcome, kind)
     except BaseException as error:
         acquisition.failed(error)
         raise

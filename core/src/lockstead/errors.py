@@ -28,6 +28,8 @@ class LossReason(Enum):
     """Too many consecutive rounds of renewal failed."""
     FORKED = "FORKED"
     """This is a child's copy of its parent's lease."""
+    ENDED = "ENDED"
+    """This process ended its term of leadership: it resigned, or `max_term` has passed."""
 
 
 class NotAcquired(LocksteadError):  # noqa: N818 - the field's word

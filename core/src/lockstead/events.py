@@ -162,8 +162,9 @@ def log(event: LockEvent) -> None:
         case RenewalFailed():
             _log.warning("%r: renewal failed, %.1f s left: %s", event.key, event.left, event.error)
         case Lost():
+            level = logging.INFO if event.reason is LossReason.ENDED else logging.ERROR
             detail = f" ({event.detail})" if event.detail else ""
-            _log.error("%r: lease of %r lost: %s%s", event.key, event.holder, event.reason.value, detail)
+            _log.log(level, "%r: lease of %r lost: %s%s", event.key, event.holder, event.reason.value, detail)
         case Released():
             _log.info("%r: released by %r%s", event.key, event.holder, "" if event.removed else f": {event.detail}")
         case ReleaseFailed():

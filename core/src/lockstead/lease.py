@@ -20,6 +20,7 @@ from lockstead.runtime.blocking import ThreadWaker, settle
 from lockstead.runtime.drive import run, wait_in_line
 from lockstead.runtime.engine import Engine
 from lockstead.runtime.give_back import give_back
+from lockstead.runtime.held import HeldLease
 from lockstead.runtime.inside import is_inside
 from lockstead.runtime.interrupt import uninterrupted
 from lockstead.runtime.run import Limits
@@ -27,10 +28,16 @@ from lockstead.settings import Settings
 from lockstead.values import Duration, LeaseTicket, Sequencer, seconds
 
 T = TypeVar("T")
+L = TypeVar("L", bound=HeldLease)
 
 
 def ask(acquisition: Acquisition) -> Lease | None:
     """Run an acquisition; None if the lock is held."""
+    return ask_for(acquisition, Lease)
+
+
+def ask_for(acquisition: Acquisition, kind: type[L]) -> L | None:
+    """Run an acquisition of a kind of lease; None if the lock is held."""
     engine = acquisition.engine
     waker = ThreadWaker(engine, acquisition.came_late, acquisition.abandoned)
     try:
@@ -38,7 +45,7 @@ def ask(acquisition: Acquisition) -> Lease | None:
         in_time = first or wait_in_line(engine, acquisition.key, waker, acquisition.gives_up_at)
         script = acquisition.script(was_first=first, in_time=in_time)
         outcome = run(script, engine.store, engine.clock, acquisition.limits, waker)
-        return acquisition.ended(outcome, Lease)
+        return acquisition.ended(outcome, kind)
     except BaseException as error:
         acquisition.failed(error)
         raise

@@ -15,6 +15,7 @@ from typing import NoReturn
 from lockstead import registry
 from lockstead.errors import LeaseLost, LossReason, NotAcquired, StoreError, StoreRefused
 from lockstead.events import Attached, Detached, EngineWarning, Released, ReleaseFailed, Renewed
+from lockstead.protocol import election
 from lockstead.protocol import release as leaving
 from lockstead.protocol.acquire import Contended
 from lockstead.protocol.commands import List, Read, Script, TokenSource, ask
@@ -98,6 +99,20 @@ def renew_now(lease: HeldLease) -> Script[float]:
     keeper.renewed(kept, outcome)
     lease.check()
     return lease.time_left
+
+
+def advertise(lease: HeldLease, value: str) -> Script[None]:
+    """Change the value that a leader advertises, which renews its term."""
+    lease.check()
+    keeper, kept, lease_state = lease._engine.keeper, lease._kept, lease._lease_state
+    outcome = yield from with_retries(
+        lambda: election.advertise(lease_state.lease, value, kept.context),
+        lease_state.lease.name,
+        kept.context,
+        until=lease_state.notify_at,
+    )
+    keeper.renewed(kept, outcome)
+    lease.check()
 
 
 def share(lease: HeldLease) -> Script[LeaseTicket]:

@@ -202,6 +202,17 @@ class NamedLock:
         return f"<{type(self).__name__} {self._key!r}>"
 
 
+def checked_text(text: str, what: str, bytes_max: int) -> str:
+    """Return a text that a record shows to others; ValueError if it is empty, not printable, or too long."""
+    if not isinstance(text, str):
+        raise TypeError(f"{what} must be text, not {type(text).__name__}")
+    if not text.strip() or clean(text) != text or not text.isprintable():
+        raise ValueError(f"{what} must be printable text, not {text[:40]!r}")
+    if (size := len(text.encode())) > bytes_max:
+        raise ValueError(f"{what} has {size} bytes; it may have {bytes_max}")
+    return text
+
+
 def person() -> str:
     """Return user and host of this process, for the audit entry."""
     import getpass

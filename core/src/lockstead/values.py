@@ -17,6 +17,10 @@ Duration: TypeAlias = "float | int | str | timedelta"
 """Seconds, a `timedelta`, or text: "300", "5m", "1h30m", "250ms", or ISO 8601 ("PT5M")."""
 
 KEY_BYTES_MAX: Final = 512
+VALUE_BYTES_MAX: Final = 1024
+"""Maximum bytes of the value that a leader advertises."""
+HEIR_BYTES_MAX: Final = 200
+"""Maximum bytes of the owner that a leader names as its heir."""
 DURATION_MAX: Final = 100 * 365.25 * 86400.0
 
 

@@ -20,6 +20,7 @@ from lockstead.values import EXCLUSIVE, Name, Space, checked_key
 if TYPE_CHECKING:
     import pendulum
 
+    from lockstead.protocol.election import Sighting
     from lockstead.stores.port import Standing
 
 
@@ -64,6 +65,7 @@ class LockInfo:
     readers: tuple[LockInfo, ...] = ()
     wanted_by: str | None = None
     registration: str | None = None
+    value: str | None = None
 
     @property
     def is_foreign(self) -> bool:
@@ -110,6 +112,33 @@ def contender(standing: Standing) -> Contender:
     who = clean(standing.who)
     owner = who if standing.is_stray else who.rpartition("/")[0] or who
     return Contender(who, owner, standing.since, standing.is_stray)
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The leader that an election showed last. token: the term, which grows; None on a store without tokens.
+
+    is_certain is always False: what was read is the past. Act on it only if the resource checks the token, or `verify`
+    confirms it. since is a `pendulum` datetime in UTC, by the leader's clock; since_epoch the same in seconds.
+    """
+
+    owner: str
+    value: str
+    token: int | None
+    since_epoch: float | None
+    is_certain: bool = False
+
+    @property
+    def since(self) -> pendulum.DateTime | None:
+        """Since when it leads; None if unknown."""
+        return instant(self.since_epoch)
+
+
+def leader(sighting: Sighting | None) -> Leader | None:
+    """Return a sighting as a Leader."""
+    if sighting is None:
+        return None
+    return Leader(sighting.owner, sighting.value, sighting.token, sighting.since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +222,7 @@ def holding(key: str, status: RecordStatus, context: ProtocolContext) -> LockInf
         where=record.where,
         backtrace=record.backtrace,
         labels=record.labels,
+        value=record.value,
         incarnation=status.seen.incarnation,
         acquired_epoch=record.acquired_at,
         expires_epoch=record.expires_at,

@@ -29,6 +29,7 @@ from lockstead.protocol.commands import (
     ask,
 )
 from lockstead.protocol.context import LeaseId, ProtocolContext, is_over, over_in
+from lockstead.protocol.election import left_to_heir
 from lockstead.protocol.fence import draw_token
 from lockstead.protocol.groups import marked_and_empty
 from lockstead.protocol.members import Attached, drain
@@ -57,10 +58,11 @@ class AcquireRequest:
 
     fields: the record to write. unsettled: a write of ours has an unknown outcome and may still take effect, so giving
     up and releasing must check once more. doubts: the number of such writes; doubt: the error of the last one.
-    has_waited: we may have a place in the store's queue. reclaim: take the lock from an earlier process of the same
-    owner. keeps: returns whether this process holds a lease of a holder. on_wait: called before each pause with the
-    contention or the store error that causes it. nonce, registration: of a reader, for its place in a group; group: the
-    last one in which it may be registered. signs: signs of life in the mark by which a writer waits for readers.
+    has_waited: we may have a place in the store's queue. is_heir: an ended record was left to us. reclaim: take the
+    lock from an earlier process of the same owner. keeps: returns whether this process holds a lease of a holder.
+    on_wait: called before each pause with the contention or the store error that causes it. nonce, registration: of a
+    reader, for its place in a group; group: the last one in which it may be registered. signs: signs of life in the
+    mark by which a writer waits for readers.
     """
 
     name: Name
@@ -73,6 +75,7 @@ class AcquireRequest:
     doubts: int = 0
     doubt: OutcomeUnknown | None = None
     has_waited: bool = False
+    is_heir: bool = False
     on_wait: Callable[[Contended | StoreError], None] | None = None
     nonce: str = ""
     registration: Mapping[str, str] = field(default_factory=dict)
@@ -89,9 +92,9 @@ class AcquireRequest:
         """Return whether a place in the store's queue may remain after the grant, which would block all later waiters.
 
         That is possible if a request of ours took effect late, or the lock was acquired outside the queue: by a
-        reclaim, or by joining other readers.
+        reclaim, by joining other readers, or as the heir.
         """
-        return self.has_waited and (self.doubts > 0 or self.reclaim or self.is_shared)
+        return self.has_waited and (self.doubts > 0 or self.reclaim or self.is_shared or self.is_heir)
 
 
 @frozen
@@ -219,13 +222,17 @@ def attempt_exclusive(
         else:
             is_dead = yield from is_over(request.name, record, reply, seen, request.holder, context)
             is_ours = not is_dead and _may_reclaim(request, record)
-            if not (is_dead or is_ours or record.is_group):
-                return Contended(record, seen, over_in=over_in(request.name, record, reply, seen, context))
+            left = left_to_heir(request.name, request.owner, record, reply, context)
+            if left > 0 or not (is_dead or is_ours or record.is_group):
+                left = left or over_in(request.name, record, reply, seen, context)
+                return Contended(record, seen, over_in=left)
             if request.doubts > paced_for:
                 paced_for = yield from keep_pace(request, doubts, context)
                 continue
             if is_dead:
-                granted = yield from take_over(request, seen, record, context)
+                # the heir does not wait behind others: they leave the record to it
+                request.is_heir = record.heir == request.owner
+                granted = yield from take_over(request, seen, record, context, queues=not request.is_heir)
             else:
                 taking = _reclaim(request, reply, record, context, gives_up_at)
                 granted = yield from (taking if is_ours else _after_readers(request, reply, record, context))

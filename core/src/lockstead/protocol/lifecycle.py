@@ -75,8 +75,9 @@ class LeaseState:
 
     deadline: until when the lease is valid without a renewal; for a member the earlier of the record's and its
     registration's. jitter: in [0, 1), fixed. renewal_sent_at: when the last renewal was sent. shared: a ticket exists.
-    unsettled: a write of the acquisition has an unknown outcome. unused: no work was done under it. is_notified: its
-    loss was notified. mode: "shared" for a reader; `lease` is then the group's, and `registration` the reader's.
+    unsettled: a write of the acquisition has an unknown outcome. unused: no work was done under it. heir: the owner
+    that the ended record is left to. is_notified: its loss was notified. mode: "shared" for a reader; `lease` is then
+    the group's, and `registration` the reader's.
     """
 
     lease: LeaseId
@@ -88,6 +89,7 @@ class LeaseState:
     shared: bool = False
     unsettled: bool = False
     unused: bool = False
+    heir: str | None = None
     token: int | None = None
     previous_lease: PreviousLease | None = None
     registration: LeaseId | None = None
@@ -118,6 +120,11 @@ class LeaseState:
     def believes(self, now: float) -> bool:
         """Return whether the lease is held: not lost, and before its deadline. Does not depend on a live keeper."""
         return self.state is State.HELD and now < self.deadline
+
+    @property
+    def is_clean(self) -> bool:
+        """Return whether the lease was not lost: a term that its leader ended counts as released."""
+        return self.reason in (None, LossReason.ENDED)
 
     @property
     def notify_at(self) -> float:

@@ -35,7 +35,16 @@ from lockstead.reading import (
     whole,
 )
 from lockstead.settings import LOCK_DELAY_MAX
-from lockstead.values import DURATION_MAX, EXCLUSIVE, SHARED, LeaseOutcome, Name, PreviousLease
+from lockstead.values import (
+    DURATION_MAX,
+    EXCLUSIVE,
+    HEIR_BYTES_MAX,
+    SHARED,
+    VALUE_BYTES_MAX,
+    LeaseOutcome,
+    Name,
+    PreviousLease,
+)
 
 VERSION: Final = 1
 PID_MAX: Final = 2**31 - 1
@@ -45,10 +54,12 @@ REVOKED_BYTES_MAX: Final = 1024
 """Maximum bytes of the revocation (who broke a lease and why) as stored."""
 BY_BYTES_MAX: Final = 200
 """Maximum bytes of the name in a revocation, which leaves room for the reason."""
-ROOM: Final = FIELDS_BYTES_MAX - len("progressrevoked") - PROGRESS_BYTES_MAX - REVOKED_BYTES_MAX - 256
+_RESERVED: Final = {"progress": PROGRESS_BYTES_MAX, "revoked": REVOKED_BYTES_MAX, "value": VALUE_BYTES_MAX}
+ROOM: Final = FIELDS_BYTES_MAX - sum(len(name) + most for name, most in _RESERVED.items()) - 256
 """Bytes for the other fields of a new record.
 
-The rest is for fields that are written later: the progress, a revocation, and 256 bytes that drivers and renewals add.
+The rest is for fields that are written later: the progress, a revocation, a leader's value, and 256 bytes that drivers
+and renewals add.
 """
 WANTED_BYTES_MAX: Final = 600
 """Maximum bytes of the name of the writer that waits for readers."""
@@ -76,6 +87,8 @@ class Record:
     mode: "exclusive", or "shared" for a group of readers: their registrations are the members of this record. Any other
     word is of a later version: the record is respected until its time is up. wanted: the writer that waits for the
     readers, and the number of its last sign of life; empty if none waits.
+    value: what a leader advertises; None in the record of a lock that elects no leader. heir: the owner that an ended
+    record is left to for a moment.
     acquired_at, expires_at, alert_at, auto_unlock_at: seconds since the epoch by the writer's wall clock, for people
     and foreign readers only, never for a decision. Informational values outside their range (dates, durations, pids)
     are left out. Text is one clean line, except for a backtrace.
@@ -106,6 +119,8 @@ class Record:
     before: PreviousLease | None = None
     mode: str = EXCLUSIVE
     wanted: str = ""
+    value: str | None = None
+    heir: str | None = None
     unknown: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -140,6 +155,7 @@ class Record:
 
 
 _TEXTS: Final = ("owner", "purpose", "progress", "host", "where", "wanted", "backtrace")
+_BOUNDED: Final = {"value": VALUE_BYTES_MAX, "heir": HEIR_BYTES_MAX}
 _FLAGS: Final = ("closing", "tombstone", "ended", "unused")
 _INSTANTS: Final = ("acquired_at", "expires_at", "alert_at", "auto_unlock_at")
 _NUMBERS: Final = (*_INSTANTS, "expected")
@@ -170,7 +186,7 @@ def encoded_unbounded(record: Record) -> dict[str, str]:
     for name in _FLAGS:
         if getattr(record, name):
             fields[name] = "1"
-    fields.update(_ended_how(record))
+    fields.update(_led(record) | _ended_how(record))
     if not record.is_exclusive:
         fields["mode"] = record.mode
     if record.lock_delay:
@@ -181,6 +197,11 @@ def encoded_unbounded(record: Record) -> dict[str, str]:
         labels = {clean(key): clean(text) for key, text in record.labels.items()}
         fields["labels"] = json.dumps(labels, ensure_ascii=False, separators=(",", ":"))
     return fields
+
+
+def _led(record: Record) -> dict[str, str]:
+    said = {name: getattr(record, name) for name in _BOUNDED}
+    return {name: shortened(clean(text), _BOUNDED[name]) for name, text in said.items() if text is not None}
 
 
 def _ended_how(record: Record) -> dict[str, str]:
@@ -392,7 +413,7 @@ def truncated(fields: dict[str, str]) -> dict[str, str]:
 
 def _size(fields: Mapping[str, str]) -> int:
     """Count the bytes of all fields except those with a reserved size."""
-    counted = ((key, value) for key, value in fields.items() if key not in ("progress", "revoked"))
+    counted = ((key, value) for key, value in fields.items() if key not in _RESERVED)
     return sum(len(key.encode()) + len(value.encode()) for key, value in counted)
 
 
@@ -406,6 +427,11 @@ def _unreadable(name: Name, why: str) -> StoreRefused:
 
 def _text(_: Name, __: str, text: str) -> str:
     return clean(text)
+
+
+def _bounded(_: Name, what: str, text: str) -> str:
+    most = _BOUNDED[what]
+    return shortened(clean(text[: most + 1]), most)
 
 
 def _lines(_: Name, __: str, text: str) -> str:
@@ -483,6 +509,7 @@ def _labels(name: Name, what: str, text: str) -> Mapping[str, str]:
 _READERS: Final[dict[str, tuple[str, Callable[[Name, str, str], Any]]]] = {
     "identity": ("holder", _text),
     **{name: (name, _text) for name in _TEXTS},
+    **{name: (name, _bounded) for name in _BOUNDED},
     "backtrace": ("backtrace", _lines),
     **{name: (name, _instant) for name in _INSTANTS},
     "expected": ("expected", _lifetime),

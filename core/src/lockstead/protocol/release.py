@@ -30,6 +30,7 @@ from lockstead.protocol.commands import (
     ask,
 )
 from lockstead.protocol.context import LeaseId, ProtocolContext, is_over, loss
+from lockstead.protocol.election import left_to
 from lockstead.protocol.groups import end_if_wanted
 from lockstead.protocol.lifecycle import LeaseState
 from lockstead.protocol.members import NOT_WANTED, drain, repeated, take_back
@@ -175,7 +176,9 @@ def _leaves(lease_state: LeaseState, context: ProtocolContext) -> Mapping[str, s
             if lease_state.previous_lease is not None and is_written(lease_state.previous_lease, context)
             else None
         )
-    return None if lease_state.reason is None else ENDED
+    if lease_state.is_clean:
+        return None if lease_state.heir is None else left_to(lease_state.heir)
+    return ENDED
 
 
 def _withdrawn(
@@ -195,6 +198,8 @@ def may_remove_after_loss(lease_state: LeaseState, now: float) -> bool:
     """Return whether a lost lease may still be removed by its former holder, after the task code has ended."""
     if not lease_state.is_owner or lease_state.mode == SHARED:
         return lease_state.reason is not LossReason.FORKED
+    if lease_state.reason is LossReason.ENDED:
+        return now < lease_state.deadline
     return (
         lease_state.reason in (LossReason.REVOKED, LossReason.UNREACHABLE)
         and now < lease_state.deadline

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -122,6 +122,22 @@ class AsyncWaker:
         was, self._is_rung = self._is_rung, False
         self._awaited.clear()
         return was
+
+
+class Background:
+    """A coroutine that runs beside the caller, as a task."""
+
+    def __init__(self, job: Callable[[], Awaitable[None]]) -> None:
+        self._task = asyncio.ensure_future(job())
+
+    async def join(self) -> None:
+        """Wait until it has ended."""
+        await asyncio.wait([self._task])
+
+    async def end(self) -> None:
+        """Cancel it, and wait until it has ended."""
+        self._task.cancel()
+        await self.join()
 
 
 async def perform(command: Command[Any], store: Store, limit: float, waker: AsyncWaker) -> Any:

@@ -6,6 +6,8 @@ Its counterpart is `awaiting`. Both define the same names, for the blocking modu
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from lockstead.protocol.commands import Command
@@ -17,10 +19,26 @@ if TYPE_CHECKING:
     from lockstead.runtime.held import HeldLease
     from lockstead.runtime.keeper import KeptLease
 
-__all__ = ["REQUEST_LATE", "ThreadWaker", "given_back", "perform", "settle"]
+__all__ = ["REQUEST_LATE", "Background", "ThreadWaker", "given_back", "perform", "settle"]
 
 REQUEST_LATE: Final = math.inf
 """A blocking request is never late: it gets its reply however late that comes, so it is not repeated."""
+
+
+class Background:
+    """A function that runs beside the caller, in a thread."""
+
+    def __init__(self, job: Callable[[], None]) -> None:
+        self._thread = threading.Thread(target=job, name="lockstead-election", daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait until it has ended."""
+        self._thread.join()
+
+    def end(self) -> None:
+        """Wait until it has ended; it has been told to."""
+        self._thread.join()
 
 
 def perform(command: Command[Any], store: Store, limit: float, waker: ThreadWaker) -> Any:  # noqa: ARG001 - its async counterpart needs it

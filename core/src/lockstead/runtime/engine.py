@@ -35,6 +35,7 @@ from lockstead.runtime.context import current_task
 from lockstead.runtime.drive import run
 from lockstead.runtime.inside import holds_no_lock, is_inside
 from lockstead.runtime.keeper import Keeper, KeptLease
+from lockstead.runtime.leader_view import LeaderView
 from lockstead.runtime.local_queue import LocalQueue, ThreadWaker
 from lockstead.runtime.run import Limits
 from lockstead.runtime.workers import Workers
@@ -106,6 +107,7 @@ class Engine:
         self.keeper = Keeper(self.store, self.clock, self._listener)
         self.emit = self.keeper.emit
         self.local_queue = LocalQueue()
+        self._leader_views: dict[str, LeaderView] = {}
         # holders with an explicit owner, whose lock could be reclaimed before a lease is kept: their acquisition is in
         # progress. Weak: a dropped request is removed
         self.pending_holders: weakref.WeakValueDictionary[str, AcquireRequest] = weakref.WeakValueDictionary()
@@ -126,8 +128,8 @@ class Engine:
         """Return the context of scripts for a lock with these settings."""
         return ProtocolContext(self.traits, settings, self.observations)
 
-    def new_request(self, name: Name, settings: Settings, *, reclaim: bool) -> AcquireRequest:
-        """Return a request for one lock, with a new holder."""
+    def new_request(self, name: Name, settings: Settings, *, reclaim: bool, value: str | None = None) -> AcquireRequest:
+        """Return a request for one lock, with a new holder. value: what a leader advertises."""
         owner = settings.owner or self._owner
         if reclaim and settings.mode == SHARED:
             raise ValueError("reclaim takes the lock for one holder, so it cannot be shared; leave out one of the two")
@@ -136,6 +138,8 @@ class Engine:
         holder = f"{owner}/{fresh_nonce()}"
         caller = callers.caller()
         fields = {**self._draft(settings, owner), "identity": holder}
+        if value is not None:
+            fields["value"] = value
         where = callers.where(caller)
         if where is not None:
             fields["where"] = where
@@ -195,6 +199,10 @@ class Engine:
         if message not in self._warned:
             self._warned.add(message)
             self.emit(EngineWarning(key, message))
+
+    def leader_view(self, key: str) -> LeaderView:
+        """Return what this process has seen of a key's leader."""
+        return self._leader_views.setdefault(key, LeaderView())
 
     # --- what follows an acquisition -----------------------------------------------------------------------------
 

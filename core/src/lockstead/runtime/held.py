@@ -27,6 +27,7 @@ _WHY = {
     LossReason.EXPIRED: "it was not renewed in time",
     LossReason.UNREACHABLE: "the store did not answer its renewals",
     LossReason.FORKED: "this is a forked child's copy of its parent's lease",
+    LossReason.ENDED: "this process ended its term",
 }
 
 
@@ -217,7 +218,7 @@ class HeldLease:
         if lease_state.unsettled:
             had = None
             if lease_state.shared or not lease_state.unused:
-                had = Had(lease.incarnation, is_shared=lease_state.shared, is_clean=lease_state.reason is None)
+                had = Had(lease.incarnation, is_shared=lease_state.shared, is_clean=lease_state.is_clean)
             self._engine.sweep(lease.name, lease.holder, lease_state.settings, had)
 
     def _loss_at_exit(self) -> LeaseLost | None:

@@ -247,6 +247,11 @@ class Opener(Protocol):
         """Whether the store excludes holders in other processes; True by default."""
         return True
 
+    @property
+    def has_tokens(self) -> bool:
+        """Whether the stores have fencing tokens, as in their traits; True by default. Imports nothing."""
+        return True
+
     def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
         """Return (store part, key) of a lock URL; rest is the whole URL before `?` and `#`.
 

@@ -84,6 +84,11 @@ def traits(url: StoreUrl) -> Traits:
     return opener(resolved(url).scheme).traits
 
 
+def may_have_tokens(url: StoreUrl) -> bool:
+    """Return whether the store of a URL may have fencing tokens, without importing a client library."""
+    return url.scheme in ELSEWHERE or opener(url.scheme).has_tokens
+
+
 def resolved(url: StoreUrl) -> StoreUrl:
     """Return the URL with `file:` or `env:` replaced by the URL it refers to; any other URL unchanged.
 

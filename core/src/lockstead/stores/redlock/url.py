@@ -34,6 +34,7 @@ class _Opener(Opener):
 
     options = TLS_OPTIONS | {"prefix", "tls", "cleartext", "restart_delay", "master_limit"}
     takes_user = True
+    has_tokens = False
 
     @property
     def traits(self) -> Traits:

@@ -1,0 +1,370 @@
+# Generated from aio_election.py by `make blocking`: edit that file instead.
+"""Election: one leader of many candidates. Terms are in `term`.
+
+Making one sends no request and imports no client library; what campaigns and observes is imported on first use.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
+
+from lockstead import registry
+from lockstead.errors import LeaseLost, LocksteadError, NotAcquired, StoreError, StoreRefused
+from lockstead.hold import Hold
+from lockstead.loading import load
+from lockstead.settings import Given
+from lockstead.stores import url as urls
+from lockstead.values import VALUE_BYTES_MAX, Duration, Name, seconds
+
+if TYPE_CHECKING:
+    from lockstead.protocol.commands import Script
+    from lockstead.protocol.election import Sighting
+    from lockstead.runtime.blocking import ThreadWaker
+    from lockstead.runtime.engine import Engine
+    from lockstead.runtime.run import Limits
+    from lockstead.term import Term
+    from lockstead.views import Leader
+
+TTL: Final = 15.0
+"""The ttl of a term in seconds, if none is set: how long the key has no leader after one has died."""
+
+CLOSED: Final = "the election was closed"
+
+_NEVER: Final = object()
+"""What an observer has seen before its first read."""
+
+
+class Leading(Hold):
+    """The return value of `election.lead()`: a context manager whose block leads."""
+
+    def __enter__(self) -> Term:
+        return cast("Term", super().__enter__())
+
+
+class Election(registry.NamedLock):
+    """An election by name: of all processes that campaign, one leads at a time. Safe to share between threads.
+
+    owner: the name of this candidate; default: host/pid. value: what it advertises as leader, such as its address; at
+    most 1 KiB of printable text, no secrets; default: the owner. fenced: refuse a store without fencing tokens, where
+    nothing stops a leader that was paused. Other settings as in `Settings.make`; the ttl is 15 s by default.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        value: str | None = None,
+        fenced: bool = True,
+        client: object | None = None,
+        **settings: Unpack[Given],
+    ) -> None:
+        super().__init__(url, client=client, **cast(Any, {"ttl": TTL, **registry.target(url).settings, **settings}))
+        self._candidate(value, fenced=fenced)
+
+    @classmethod
+    def _at(cls, engine: Engine, key: str, settings: Given, *, value: str | None, fenced: bool = True) -> Self:
+        """Return an election of an open store."""
+        made = cls._of(engine, key, {"ttl": TTL, **settings})
+        made._candidate(value, fenced=fenced)
+        return made
+
+    def _candidate(self, value: str | None, *, fenced: bool) -> None:
+        self._value = None if value is None else registry.checked_text(value, "value", VALUE_BYTES_MAX)
+        self._is_closed = False
+        self._must_rest = False
+        self._term: weakref.ref[Term] | None = None
+        self._fenced = fenced
+        if self._opened is None and not urls.may_have_tokens(self._named):
+            self._refuse_unfenced(self._named.scheme)
+
+    def _refuse_unfenced(self, scheme: str) -> None:
+        if self._fenced:
+            raise ValueError(
+                f"{scheme}: has no fencing tokens, so nothing stops a leader that was paused; take another store, or "
+                "pass fenced=False"
+            )
+
+    def _ready(self) -> Engine:
+        engine = load(self._open_now) if self._opened is None else self._opened
+        from lockstead.protocol.commands import TokenSource
+
+        if engine.traits.tokens is TokenSource.NONE:
+            self._refuse_unfenced(engine.traits.scheme)
+        return engine
+
+    # --- leading -------------------------------------------------------------------------------------------------
+
+    def lead(
+        self,
+        timeout: Duration | None = None,
+        *,
+        max_term: Duration | None = None,
+        interrupt: bool = False,
+        reclaim: bool = False,
+    ) -> Leading:
+        """Campaign, and lead for a `with` block; leaving it resigns. NotAcquired after `timeout` seconds.
+
+        max_term: end the term after so long, so that another process gets its turn. interrupt: cancel the block's task
+        when the term ends. reclaim: take the term of an earlier process of the same explicit owner; the caller must be
+        sure that it is dead. At the end: LeaseLost if the term was lost.
+        """
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        longest = None if max_term is None else seconds(max_term, "max_term")
+        return Leading(partial(self._campaign, limit, longest, reclaim=reclaim), interrupt=interrupt, drain=None)
+
+    def run(
+        self,
+        on_elected: Callable[[Term], object],
+        *,
+        on_deposed: Callable[[str], object] | None = None,
+        on_leader: Callable[[Leader | None], object] | None = None,
+        max_term: Duration | None = None,
+        reclaim: bool = False,
+    ) -> None:
+        """Campaign again and again until `close`; call on_elected with each term, and resign when it returns.
+
+        on_deposed is called once for each term, with the reason: when the term ends, at the latest `abort_margin`
+        before its deadline, while on_elected may still be running; or else after it returned. It ends before the next
+        on_elected is called. on_leader is called with each leader that is seen. An error of on_elected ends this; those
+        of the others are events.
+        """
+        longest = None if max_term is None else seconds(max_term, "max_term")
+        engine = self._ready()
+        from lockstead.runtime.blocking import Background
+
+        is_over: list[bool] = []
+        observer = None if on_leader is None else Background(partial(self._report, engine, on_leader, is_over))
+        try:
+            while True:
+                try:
+                    term = self._campaign(None, longest, reclaim=reclaim)
+                except NotAcquired:
+                    if self._is_closed:
+                        return
+                    raise
+                self._serve(engine, term, on_elected, on_deposed)
+        finally:
+            is_over.append(True)
+            engine.leader_view(self._key).observers.wake_all()
+            if observer is not None:
+                observer.end()
+
+    def close(self) -> None:
+        """End `run`, campaigns, observers, and the term, whose block must end as if it was lost. Idempotent."""
+        self._is_closed = True
+        term = None if self._term is None else self._term()
+        if term is not None:
+            term._end(CLOSED)
+        if self._opened is not None:
+            self._opened.local_queue.wake_first(self._key)
+            self._opened.leader_view(self._key).observers.wake_all()
+
+    def _campaign(self, limit: float | None, max_term: float | None, *, reclaim: bool) -> Term:
+        """Acquire the lease with the value, and draw its token: the term begins with both."""
+        began = monotonic()
+        engine = self._ready()
+        from lockstead.acquisition import Acquisition
+        from lockstead.lease import ask_for
+        from lockstead.protocol.commands import TokenSource
+        from lockstead.runtime.engine import default_owner
+        from lockstead.term import Term
+
+        value = self._value or self._settings.owner or default_owner()
+        while True:
+            left = None if limit is None else max(0.0, limit - (monotonic() - began))
+            self._rest(engine, left)
+            self._refuse_if_closed()
+            spent = monotonic() - began
+            acquisition = Acquisition(
+                engine,
+                self._key,
+                self._settings,
+                limit,
+                reclaim=reclaim,
+                spent=spent,
+                value=value,
+                refuse_if_closed=self._refuse_if_closed,
+            )
+            term = ask_for(acquisition, Term)
+            if term is None:
+                raise acquisition.not_acquired()
+            try:
+                if engine.traits.tokens is not TokenSource.NONE:
+                    term.sequencer()
+                break
+            except BaseException as error:
+                with suppress(StoreError):
+                    term.release(unused=True)
+                is_transient = isinstance(error, LocksteadError) and not isinstance(error, StoreRefused)
+                if not is_transient or (limit is not None and monotonic() - began >= limit):
+                    raise
+        term._election = weakref.ref(self)
+        self._term = weakref.ref(term)
+        if max_term is not None:
+            term._end_after(max_term)
+        if self._is_closed:
+            term._end(CLOSED)
+        return term
+
+    def _rest(self, engine: Engine, left: float | None) -> None:
+        """Leave the key to the others for a moment, after a term that this process ended."""
+        if self._must_rest:
+            from lockstead.lease import converse
+
+            self._must_rest = False
+            pause = self._settings.backoff_max if left is None else min(self._settings.backoff_max, left)
+            limits = self._limits(self._refuse_if_closed)
+            converse(engine, self._settings, _paused(Name(self._key), pause), limits)
+
+    def _serve(
+        self,
+        engine: Engine,
+        term: Term,
+        on_elected: Callable[[Term], object],
+        on_deposed: Callable[[str], object] | None,
+    ) -> None:
+        from lockstead.runtime.blocking import Background, ThreadWaker
+
+        try:
+            with term:
+                over = ThreadWaker(engine)
+                deposing = Background(partial(self._depose, engine, term, over, on_deposed))
+                term.on_lost(over.ring)
+                try:
+                    on_elected(term)
+                finally:
+                    over.ring()
+                    deposing.join()
+                if term.is_held:
+                    # its work is done: it would lead again at once
+                    term.resign()
+        except LeaseLost as lost:
+            if lost.holder != term.holder:
+                raise
+
+    def _depose(
+        self,
+        engine: Engine,
+        term: Term,
+        over: ThreadWaker,
+        on_deposed: Callable[[str], object] | None,
+    ) -> None:
+        while not over.wait(60.0):
+            pass
+        if on_deposed is None:
+            return
+        why = "its work has returned" if term.is_held else term._why_ended()
+        try:
+            on_deposed(why)
+        except Exception as error:  # noqa: BLE001 - reported, as for `on_lost`
+            _report_failed(engine, term.key, term.holder, error)
+
+    # --- observing -----------------------------------------------------------------------------------------------
+
+    def leader(self) -> Leader | None:
+        """Return the leader, as one request shows it; None if there is none. It may have changed since."""
+        engine = self._ready()
+        from lockstead.lease import converse
+        from lockstead.protocol.election import look
+        from lockstead.views import leader
+
+        found, _left = converse(engine, self._settings, look(Name(self._key), engine.context(self._settings)))
+        return leader(engine.leader_view(self._key).note(found))
+
+    def observe(self) -> Iterator[Leader | None]:
+        """Yield the leader, and again after each change that is seen, until `close`; None: there is none.
+
+        Some changes may be skipped; a lower token never follows a higher one. Reads when the store reports a change,
+        and every eighth of the ttl; one observer of a process reads for all. A store that does not answer is tried
+        again. Writes nothing.
+        """
+        return self._observed([])
+
+    def _observed(self, is_over: list[bool]) -> Iterator[Leader | None]:
+        engine = self._ready()
+        from lockstead.views import leader
+
+        last: object = _NEVER
+        while True:
+            try:
+                last = found = self._changed(engine, last, is_over)
+            except NotAcquired:
+                return
+            yield leader(found)
+
+    def _changed(self, engine: Engine, last: object, is_over: list[bool]) -> Sighting | None:
+        """Return the leader when it is not `last`. The first observer of this process reads, the others wait for it."""
+        from lockstead.protocol.election import until_changed
+        from lockstead.runtime.blocking import ThreadWaker
+        from lockstead.runtime.drive import run
+        from lockstead.runtime.local_queue import LOOK_AGAIN
+
+        def refuse() -> None:
+            engine.refuse_if_closed()
+            if is_over:
+                raise NotAcquired("the observer has ended", key=self._key)
+            self._refuse_if_closed()
+
+        view, waker = engine.leader_view(self._key), ThreadWaker(engine)
+        queue = view.observers
+        queue.enter(self._key, waker)
+        try:
+            while not queue.is_first(self._key, waker):
+                refuse()
+                if view.is_known and view.seen != last:
+                    return view.seen
+                waker.wait(LOOK_AGAIN)
+                waker.take()
+            refuse()
+            script = until_changed(Name(self._key), engine.context(self._settings), last, view.note)
+            return run(script, engine.store, engine.clock, self._limits(refuse), waker)
+        finally:
+            waker.is_over = True
+            queue.leave(self._key, waker)
+
+    def _report(
+        self,
+        engine: Engine,
+        on_leader: Callable[[Leader | None], object],
+        is_over: list[bool],
+    ) -> None:
+        try:
+            for found in self._observed(is_over):
+                try:
+                    on_leader(found)
+                except Exception as error:  # noqa: BLE001 - reported, as for `on_lost`
+                    _report_failed(engine, self._key, "", error)
+        except Exception as error:  # noqa: BLE001 - the campaign meets the same error, and raises it
+            _report_failed(engine, self._key, "", error)
+
+    def _refuse_if_closed(self) -> None:
+        if self._opened is not None:
+            self._opened.refuse_if_closed()
+        if self._is_closed:
+            raise NotAcquired(f"the election of {self._key!r} was closed", key=self._key)
+
+    def _limits(self, refuse: Callable[[], None]) -> Limits:
+        from lockstead.runtime.run import Limits
+
+        return Limits(self._settings.request_timeout, refuse_if_closed=refuse)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the term of this process, too."""
+        return {**super().__getstate__(), "_term": None}
+
+
+def _report_failed(engine: Engine, key: str, holder: str, error: Exception) -> None:
+    from lockstead.events import CallbackFailed
+
+    engine.emit(CallbackFailed(key, holder, error))
+
+
+def _paused(name: Name, length: float) -> Script[None]:
+    from lockstead.protocol.commands import Pause
+
+    yield Pause(name, length, length, wake_on_change=False)
