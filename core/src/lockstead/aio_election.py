@@ -53,6 +53,9 @@ class AsyncElection(registry.NamedLock):
     nothing stops a leader that was paused. Other settings as in `Settings.make`; the ttl is 15 s by default.
     """
 
+    _on_campaign: Callable[[], None] = staticmethod(lambda: None)
+    """Called before each campaign, by the thread that campaigns."""
+
     def __init__(
         self,
         url: str,
@@ -85,7 +88,7 @@ class AsyncElection(registry.NamedLock):
         if self._fenced:
             raise ValueError(
                 f"{scheme}: has no fencing tokens, so nothing stops a leader that was paused; take another store, or "
-                "pass fenced=False"
+                "pass fenced=False (--unfenced)"
             )
 
     async def _ready(self) -> Engine:
@@ -175,6 +178,7 @@ class AsyncElection(registry.NamedLock):
 
         value = self._value or self._settings.owner or default_owner()
         while True:
+            self._on_campaign()
             left = None if limit is None else max(0.0, limit - (monotonic() - began))
             await self._rest(engine, left)
             self._refuse_if_closed()
@@ -257,7 +261,7 @@ class AsyncElection(registry.NamedLock):
             pass
         if on_deposed is None:
             return
-        why = "its work has returned" if term.is_held else term._why_ended()
+        why = "its work has ended" if term.is_held else term._why_ended()
         try:
             await on_deposed(why)
         except Exception as error:  # noqa: BLE001 - reported, as for `on_lost`

@@ -54,6 +54,9 @@ class Election(registry.NamedLock):
     nothing stops a leader that was paused. Other settings as in `Settings.make`; the ttl is 15 s by default.
     """
 
+    _on_campaign: Callable[[], None] = staticmethod(lambda: None)
+    """Called before each campaign, by the thread that campaigns."""
+
     def __init__(
         self,
         url: str,
@@ -86,7 +89,7 @@ class Election(registry.NamedLock):
         if self._fenced:
             raise ValueError(
                 f"{scheme}: has no fencing tokens, so nothing stops a leader that was paused; take another store, or "
-                "pass fenced=False"
+                "pass fenced=False (--unfenced)"
             )
 
     def _ready(self) -> Engine:
@@ -176,6 +179,7 @@ class Election(registry.NamedLock):
 
         value = self._value or self._settings.owner or default_owner()
         while True:
+            self._on_campaign()
             left = None if limit is None else max(0.0, limit - (monotonic() - began))
             self._rest(engine, left)
             self._refuse_if_closed()
@@ -258,7 +262,7 @@ class Election(registry.NamedLock):
             pass
         if on_deposed is None:
             return
-        why = "its work has returned" if term.is_held else term._why_ended()
+        why = "its work has ended" if term.is_held else term._why_ended()
         try:
             on_deposed(why)
         except Exception as error:  # noqa: BLE001 - reported, as for `on_lost`

@@ -27,7 +27,7 @@ URGENT: Final = ("overdue", "unreadable")
 FOREIGN: Final = "another program's lock"
 
 FACTS: Final = (
-    *("key", "state", "foreign", "owner", "holder", "purpose", "progress", "labels"),
+    *("key", "state", "foreign", "owner", "holder", "purpose", "progress", "value", "labels"),
     *("acquired_at", "held_for", "expires_at", "time_left", "ttl", "age"),
     *("expected", "alert_at", "overdue_for", "token", "sequencer", "incarnation"),
     *("host", "pid", "where", "backtrace", "revoked_by", "revoke_reason", "decode_error"),
@@ -159,6 +159,7 @@ def details(held: LockInfo, now: float) -> Iterator[tuple[str, str]]:
     said = {
         "decode_error": held.decode_error,
         "program": f"{FOREIGN}; its fields are shown as labels" if held.is_foreign else None,
+        "value": held.value,
         "purpose": held.purpose,
         "progress": held.progress,
         "since": _with(held.acquired_epoch, _ago(held_for(held, now))),
@@ -220,7 +221,8 @@ def _short(duration: float) -> str:
 def lock_row(held: LockInfo, now: float) -> list[str]:
     """Return a lock as a row of the list."""
     age, left = held_for(held, now), time_left(held, now)
-    what = " ".join(text for text in (held.purpose, f"[{held.progress}]" if held.progress else None) if text)
+    said = (held.value, held.purpose, f"[{held.progress}]" if held.progress else None)
+    what = " ".join(text for text in said if text)
     return [
         plain(held.key),
         state_of(held, now),

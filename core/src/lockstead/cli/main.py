@@ -28,8 +28,10 @@ COMMANDS: Final = {
     "break": ("breaking:break_lease", "Revoke the lease on a lock, or remove it at once."),
     "completion": ("completion:completion", "Print the script that completes `lockstead` in a shell."),
     "doctor": ("doctor.command:doctor", "Examine a store; report each problem."),
+    "elect": ("elect:elect", "Run a command on one machine of many: while it leads."),
     "history": ("history:history", "Show who broke which lease, when and why."),
     "inspect": ("inspect:inspect", "Show who holds a lock, since when, why, until when."),
+    "leader": ("leader:leader", "Show which process leads, and what it advertises."),
     "list": ("listing:list_locks", "Show every lock of a store, overdue ones first."),
     "release": ("release:release", "Release the lease that a ticket names."),
     "renew": ("renew:renew", "Extend the lease that a ticket names by its ttl."),
@@ -127,9 +129,9 @@ def _is_option(word: str) -> bool:
 
 
 def _wants_json(words: Sequence[str]) -> bool:
-    """Whether `--json` is an option of the command; after `run` it may belong to another program."""
+    """Whether `--json` is an option of the command; after `run` and `elect` it may belong to another program."""
     command = next(dropwhile(_is_option, words), "")
-    return command in COMMANDS and command not in ("run", "completion") and "--json" in words
+    return command in COMMANDS and command not in ("run", "elect", "completion") and "--json" in words
 
 
 def _open_standard_streams() -> None:

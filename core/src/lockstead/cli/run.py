@@ -77,19 +77,20 @@ class Run(click.Command):
         except (click.NoSuchOption, click.MissingParameter) as error:
             failure = error
         command = ctx.params.get("command") or ()
+        usage = f"lockstead {self.name} URL -- CMD"
         is_unknown = isinstance(failure, click.NoSuchOption)
         if "--" in given:
             if not is_unknown and len(command) < len(given) - given.index("--") - 1:
-                raise click.UsageError("the lock's URL is missing: lockstead run URL -- CMD", ctx) from None
+                raise click.UsageError(f"the lock's URL is missing: {usage}", ctx) from None
         else:
             behind = given[given.index(command[0]) :] if command and command[0] in given else ()
             if is_unknown or any(word.startswith("-") for word in behind):
                 raise click.UsageError(
-                    "put '--' before the command, or its options are parsed as ours: lockstead run URL -- CMD", ctx
+                    f"put '--' before the command, or its options are parsed as ours: {usage}", ctx
                 ) from None
         if failure is not None:
             is_url_alone = ctx.params.get("url") is not None
-            raise click.UsageError("the command is missing: lockstead run URL -- CMD", ctx) if is_url_alone else failure
+            raise click.UsageError(f"the command is missing: {usage}", ctx) if is_url_alone else failure
         return rest
 
 
@@ -149,7 +150,7 @@ def run(
                 lease = _acquired(client.lock(target.key, **wanted), timeout, conflict, began)
                 warn_of_unclean(lease.key, lease.previous_lease)
                 warn_of_place(client)
-                return _hold(lease, urls.parse_lock(url), section, stop_times, ticket=not no_ticket)
+                return hold(lease, urls.parse_lock(url), section, stop_times, ticket=not no_ticket)
         finally:
             section.close()
 
@@ -170,7 +171,10 @@ def _acquired(lock: Lock, limit: float | None, conflict: int, began: float) -> L
         raise Failed(conflict, str(error)) from error
 
 
-def _hold(lease: Lease, store: StoreUrl, section: Section, stop_times: StopTimes, *, ticket: bool) -> int:
+def hold(
+    lease: Lease, store: StoreUrl, section: Section, stop_times: StopTimes, *, ticket: bool, is_last: bool = True
+) -> int:
+    """Run the command under a lease, release it, and return the exit code. is_last: ignore signals from then on."""
     name = section.arguments[0]
     lease.on_lost(lambda: section.stop(f"{lease.lost_error()}; {name} is stopped"))
     try:
@@ -185,7 +189,8 @@ def _hold(lease: Lease, store: StoreUrl, section: Section, stop_times: StopTimes
     # the clock is read first: a pause in between makes the deadline earlier, never later
     at = now()
     ended = section.run(at + lease.time_left, stop_times, exports)
-    section.signals.ignore()
+    if is_last:
+        section.signals.ignore()
     if not ended.is_sure:
         say(f"{name} or what it started cannot be killed; {lease.key!r} is left to expire")
         return Exit.UNSURE

@@ -38,6 +38,8 @@ class Signals:
 
     def __init__(self) -> None:
         self._pending: deque[int] = deque()
+        self.is_ending = False
+        """Whether a signal came that would end the process."""
         self._waiting = True
         self._raised_at = -RAISES_AGAIN
         self.awake, self._wakes = os.pipe()
@@ -53,6 +55,16 @@ class Signals:
         self._waiting = False
         signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
         self._catch(PASSED_ON)
+
+    def wait_again(self) -> None:
+        """Raise again, since the lock is awaited again; raise now for a signal that came since the last grant."""
+        for number in self.taken():
+            if number in ENDING:
+                raise Interrupted(number)
+        self._waiting = True
+        for number in set(PASSED_ON) - set(ENDING):
+            if signal.getsignal(number) == self._note:
+                signal.signal(number, signal.SIG_DFL)
 
     def ended(self) -> None:
         """Stop raising: the wait has ended without a grant."""
@@ -82,6 +94,7 @@ class Signals:
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         now = time.monotonic()
+        self.is_ending = self.is_ending or number in ENDING
         if self._waiting and now - self._raised_at >= RAISES_AGAIN:
             self._raised_at = now
             raise Interrupted(number)
