@@ -247,7 +247,7 @@ def hang_up(server: socket.socket) -> None:
             server.accept()[0].close()
 
 
-JSON_COMMANDS = sorted(set(COMMANDS) - {"run", "completion"})
+JSON_COMMANDS = sorted(set(COMMANDS) - {"run", "elect", "completion"})
 ABSENT = "sqlite:///absent/locks.db#apt"
 
 

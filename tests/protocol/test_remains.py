@@ -271,7 +271,7 @@ def test_after_a_loss_a_member_withdraws_unless_it_is_a_fork(reason: LossReason)
 def test_after_a_loss_an_owner_may_remove_before_its_deadline(reason: LossReason) -> None:
     owner = lease_state()
     owner.lose(reason)
-    is_possible = reason in (LossReason.REVOKED, LossReason.UNREACHABLE)
+    is_possible = reason in (LossReason.REVOKED, LossReason.UNREACHABLE, LossReason.ENDED)
     assert may_remove_after_loss(owner, owner.deadline - 0.001) is is_possible
     assert not may_remove_after_loss(owner, owner.deadline)
 

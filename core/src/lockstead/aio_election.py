@@ -48,8 +48,8 @@ class AsyncLeading(AsyncHold):
 class AsyncElection(registry.NamedLock):
     """An election by name: of all processes that campaign, one leads at a time. Safe to share between threads.
 
-    owner: the name of this candidate; default: host/pid. value: what it advertises as leader, such as its address; at
-    most 1 KiB of printable text, no secrets; default: the owner. fenced: refuse a store without fencing tokens, where
+    owner: the name of this candidate, host/pid by default. value: what it advertises as leader, such as its address; at
+    most 1 KiB of printable text, no secrets; the owner by default. fenced: refuse a store without fencing tokens, where
     nothing stops a leader that was paused. Other settings as in `Settings.make`; the ttl is 15 s by default.
     """
 
@@ -314,16 +314,19 @@ class AsyncElection(registry.NamedLock):
             self._refuse_if_closed()
 
         view, waker = engine.leader_view(self._key), AsyncWaker(engine)
-        queue = view.observers
+        queue, reads = view.observers, view.reads
         queue.enter(self._key, waker)
         try:
-            while not queue.is_first(self._key, waker):
+            while True:
                 refuse()
-                if view.is_known and view.seen != last:
+                is_first = queue.is_first(self._key, waker)
+                # without a reader, what was seen before is out of date
+                if view.reads and view.seen != last and (view.reads > reads or not is_first):
                     return view.seen
+                if is_first:
+                    break
                 await waker.wait(LOOK_AGAIN)
                 waker.take()
-            refuse()
             script = until_changed(Name(self._key), engine.context(self._settings), last, view.note)
             return await run(script, engine.store, engine.clock, self._limits(refuse), waker)
         finally:

@@ -38,8 +38,8 @@ HOOK_TAKES: Final = 60.0
 
 EPILOG: Final = """\b
 Examples:
-  lockstead elect etcd://host/prod#scheduler --value "$POD_IP" -- ./scheduler
-  lockstead elect sqlite:///locks.db#cron --max-term 6h -- ./cron
+  lockstead elect --value "http://$USER:8080" sqlite:///locks.db#cron -- ./publish.sh
+  lockstead elect --max-term 6h gs://my-bucket/locks#cron -- ./publish.sh
 
 \b
 Exit codes: the command's own (128 + n if signal n ended it), or

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 EPILOG: Final = """\b
 Examples:
-  lockstead leader etcd://host/prod#scheduler
-  lockstead leader --watch --json sqlite:///locks.db#cron
+  lockstead leader sqlite:///locks.db#cron || echo "there is none"
+  lockstead leader --json gs://my-bucket/locks#cron || true
 
 \b
 Exit codes: 0 shown, or

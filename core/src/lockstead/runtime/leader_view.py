@@ -7,15 +7,13 @@ import threading
 from lockstead.protocol.election import Sighting, newer
 from lockstead.runtime.local_queue import LocalQueue
 
-QUEUE = "observers"
-
 
 class LeaderView:
     """The newest sighting of a key's leader. Never goes back to a lower token. Safe to share between threads."""
 
     def __init__(self) -> None:
         self.observers = LocalQueue()
-        self.is_known = False
+        self.reads = 0
         self.seen: Sighting | None = None
         self._term = 0
         self._lock = threading.Lock()
@@ -23,9 +21,10 @@ class LeaderView:
     def note(self, found: Sighting | None) -> Sighting | None:
         """Note what a read showed, and wake the other observers if it is new; return the newest sighting."""
         with self._lock:
-            is_new = not self.is_known or newer(self.seen, found, self._term)
+            is_new = self.reads == 0 or newer(self.seen, found, self._term)
+            self.reads += 1
             if is_new:
-                self.seen, self.is_known = found, True
+                self.seen = found
                 self._term = max(self._term, (found and found.token) or 0)
             newest = self.seen
         if is_new:
