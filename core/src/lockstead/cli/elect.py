@@ -38,7 +38,7 @@ HOOK_TAKES: Final = 60.0
 
 EPILOG: Final = """\b
 Examples:
-  lockstead elect --value "http://$USER:8080" sqlite:///locks.db#cron -- ./publish.sh
+  lockstead elect --value "$USER" sqlite:///locks.db#cron -- ./publish.sh
   lockstead elect --max-term 6h gs://my-bucket/locks#cron -- ./publish.sh
 
 \b
