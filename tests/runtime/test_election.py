@@ -86,6 +86,7 @@ print([name for name in (*names, "lockstead.runtime.engine", "lockstead.protocol
         ({"value": "é" * 513}, ValueError, "value has 1026 bytes"),
         ({"value": 7}, TypeError, "value must be text, not int"),
         ({"ttl": 0.1}, ValueError, "ttl is 0.1 s"),
+        ({"mode": "shared"}, ValueError, "an election has one leader"),
         ({"colour": "red"}, TypeError, "colour"),
     ],
 )

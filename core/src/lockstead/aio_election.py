@@ -18,7 +18,7 @@ from lockstead.aio_loading import load
 from lockstead.errors import LeaseLost, LocksteadError, NotAcquired, StoreError, StoreRefused
 from lockstead.settings import Given
 from lockstead.stores import url as urls
-from lockstead.values import VALUE_BYTES_MAX, Duration, Name, seconds
+from lockstead.values import EXCLUSIVE, VALUE_BYTES_MAX, Duration, Name, seconds
 
 if TYPE_CHECKING:
     from lockstead.aio_term import AsyncTerm
@@ -76,6 +76,8 @@ class AsyncElection(registry.NamedLock):
         return made
 
     def _candidate(self, value: str | None, *, fenced: bool) -> None:
+        if self._settings.mode != EXCLUSIVE:
+            raise ValueError("an election has one leader: leave out mode='shared'")
         self._value = None if value is None else registry.checked_text(value, "value", VALUE_BYTES_MAX)
         self._is_closed = False
         self._must_rest = False

@@ -19,7 +19,7 @@ from lockstead.hold import Hold
 from lockstead.loading import load
 from lockstead.settings import Given
 from lockstead.stores import url as urls
-from lockstead.values import VALUE_BYTES_MAX, Duration, Name, seconds
+from lockstead.values import EXCLUSIVE, VALUE_BYTES_MAX, Duration, Name, seconds
 
 if TYPE_CHECKING:
     from lockstead.protocol.commands import Script
@@ -77,6 +77,8 @@ class Election(registry.NamedLock):
         return made
 
     def _candidate(self, value: str | None, *, fenced: bool) -> None:
+        if self._settings.mode != EXCLUSIVE:
+            raise ValueError("an election has one leader: leave out mode='shared'")
         self._value = None if value is None else registry.checked_text(value, "value", VALUE_BYTES_MAX)
         self._is_closed = False
         self._must_rest = False

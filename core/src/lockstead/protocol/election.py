@@ -61,7 +61,7 @@ def look(name: Name, context: ProtocolContext) -> Script[tuple[Sighting | None, 
         context.observations.discard(name)
         return None, inf
     record = context.decode(name, seen)
-    if record.value is None or record.tombstone:
+    if record.value is None or record.tombstone or not record.is_exclusive:
         return None, inf
     if seems_over(name, record, reply, seen, context) is not False:
         return None, inf
