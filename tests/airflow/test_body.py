@@ -121,6 +121,12 @@ def test_a_body_sees_key_token_sequencer_and_its_current_lease(bodies: Bodies):
     assert told.said["marked"] is None
 
 
+def test_h17_the_sequencer_of_a_readers_body_admits_no_writer(command: list[str], bodies: Bodies):
+    command[3] = command[3].replace("#apt", "?mode=shared#apt")
+    told = bodies("look")
+    assert told.said["gave"]["sequencer"] == f"{told.said['acquired']['token']}:shared:apt"
+
+
 @pytest.mark.parametrize(
     ("scenario", "raised"),
     [("raise", "ZeroDivisionError"), ("skip", "AirflowSkipException"), ("defer", "TaskDeferred")],

@@ -18,8 +18,9 @@ import pytest
 
 from gcs_emulator import GcsServer
 from gcs_emulator.objects import draft_of
-from lockstead.cli.format import FACTS
+from lockstead.cli.format import FACTS, sequencer_text
 from lockstead.cli.main import COMMANDS, call
+from lockstead.views import LockInfo
 from tests.cli.conftest import until
 from tests.cli.screen import Screen
 from tests.cli.shell import PROGRAM, Shell
@@ -116,6 +117,14 @@ def test_inspect_shows_holder_times_and_purpose(shell: Shell) -> None:
     assert 0 <= said["held_for"] <= time.time() - before.timestamp() + 0.001
     assert 0 < said["time_left"] <= 1800
     assert said["decode_error"] is None
+
+
+def test_h17_the_sequencer_that_is_shown_of_readers_admits_no_writer(files: Shell) -> None:
+    files.hold(mode="shared")
+    said = files.run("inspect", "--json", files.url()).said
+    assert said["sequencer"] == f"{said['token']}:shared:apt"
+    later = LockInfo(key="apt", holder="x/1", owner="x", incarnation="1", token=7, mode="wish")
+    assert sequencer_text(later) is None
 
 
 def test_a_lock_of_the_command_line_names_no_line_of_code(files: Shell) -> None:

@@ -78,7 +78,7 @@ def sequencer(lease: HeldLease) -> Script[Sequencer]:
     if lease_state.token is None or not lease.is_held:
         # a lease that was lost while its token was drawn must not send it to the resource
         raise lease._found_lost()
-    return Sequencer(lease.key, lease_state.token, lease_state.mode)
+    return Sequencer.of(lease_state.lease.name, lease_state.token, lease_state.mode)
 
 
 def _find_loss(lease: HeldLease) -> Script[NoReturn]:

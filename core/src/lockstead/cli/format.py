@@ -13,7 +13,7 @@ from lockstead.cli.exits import plain
 from lockstead.cli.output import instant
 from lockstead.reading import date_text
 from lockstead.runtime.engine import duration_text
-from lockstead.values import Sequencer
+from lockstead.values import EXCLUSIVE, SHARED, Sequencer
 
 if TYPE_CHECKING:
     from lockstead.views import AuditEntry, Contender, LockInfo
@@ -92,10 +92,17 @@ def facts(key: str, held: LockInfo | None, now: float) -> dict[str, Any]:
             "age": _rounded(held.age),
             "alert_at": instant(held.alert_epoch),
             "overdue_for": _rounded(overdue_for(held, now)),
-            "sequencer": None if held.token is None else str(Sequencer(held.key, held.token)),
+            "sequencer": sequencer_text(held),
         }
     # the other facts are attributes of the same name
     return {name: computed[name] if name in computed else held and getattr(held, name) for name in FACTS}
+
+
+def sequencer_text(held: LockInfo) -> str | None:
+    """Return the sequencer of a lock; None if its token is unknown, or its mode is of a later version."""
+    if held.token is None or held.mode not in (EXCLUSIVE, SHARED):
+        return None
+    return str(Sequencer(held.key, held.token, held.mode))
 
 
 def waiting_facts(waiting: Sequence[Contender] | None, now: float) -> list[dict[str, Any]] | None:

@@ -12,7 +12,7 @@ from typing import Final
 from lockstead.errors import OutcomeUnknown
 from lockstead.protocol.commands import Absent, Extend, Read, Script, Snapshot, TokenSource, ask
 from lockstead.protocol.context import LeaseId, ProtocolContext, draw, loss, seems_over, token_of
-from lockstead.values import Name, Sequencer
+from lockstead.values import EXCLUSIVE, Sequencer
 
 TURNS_MAX: Final = 16
 
@@ -53,17 +53,18 @@ def draw_token(lease: LeaseId, context: ProtocolContext, *, salt: str) -> Script
 
 
 def verify(sequencer: Sequencer, context: ProtocolContext) -> Script[bool]:
-    """Return whether a sequencer names the current lease of its key: False if that is absent, expired or newer.
+    """Return whether a sequencer names the current lease of its key or slot: False if that is absent, expired or newer.
 
-    The result is true only for the instant of the read.
+    The result is true only for the instant of the read. A shared sequencer names a group, and any of its readers may
+    have left it.
     """
-    name = Name(sequencer.key)
+    name, mode = sequencer.name, EXCLUSIVE if sequencer.is_permit else sequencer.mode
     reply = yield from ask(Read(name))
     seen = reply.answer
-    if isinstance(seen, Absent) or sequencer.mode != "exclusive":
+    if isinstance(seen, Absent):
         return False
     record = context.decode(name, seen)
-    if record.ttl is None or token_of(record, seen, context) != sequencer.token:
+    if record.ttl is None or record.mode != mode or token_of(record, seen, context) != sequencer.token:
         return False
     look = context.observe(name, reply, seen)
     # the holder's deadline is before the lock-delay begins

@@ -50,7 +50,8 @@ class InForce:
     @classmethod
     def of(cls, grant: Grant) -> InForce:
         """Return the context variable for a grant."""
-        sequencer = None if grant.token is None else lockstead.Sequencer(grant.key, grant.token)
+        mode = lockstead.LeaseTicket.parse(grant.ticket).mode  # a reader's sequencer must not admit a writer
+        sequencer = None if grant.token is None else lockstead.Sequencer(grant.key, grant.token, mode)
         return cls(grant.key, grant.holder, grant.token, sequencer)
 
 
