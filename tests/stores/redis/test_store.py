@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -30,9 +31,10 @@ from lockstead.stores.redis.connection import IDLE_CHECKED
 from lockstead.stores.redis.encoding import Keys
 from lockstead.stores.redis.route import slot_of
 from lockstead.stores.redis.store import RedisStore
+from lockstead.testing.conformance.base import APT_TURN, SLOT, created, performing, shows
 from lockstead.testing.conformance.names import ODD_KEYS
 from lockstead.testing.conformance.waiting import Changed
-from lockstead.values import KEY_BYTES_MAX, Name, Space
+from lockstead.values import KEY_BYTES_MAX, TURN, Name, Space
 from tests.servers.redis import RedisPlace
 from tests.stores.redis.usage import APT, LIMIT, made, until
 
@@ -81,7 +83,7 @@ def test_no_key_is_ever_without_a_time_to_live(store: RedisStore, admin: Any, sp
         assert {key: admin.pttl(key) for key in keys if admin.pttl(key) <= 0} == {}
 
     names = [APT, Name("apt", Space.COMPANION), Name("apt", Space.MEMBER, "1/a"), Name("apt", Space.AUDIT, "1-a")]
-    for name in names:
+    for name in [*names, SLOT, APT_TURN]:
         for min_retention in (0.0, 31.0):
             first = store.perform(Create(name, {"a": "1"}, 30.0, "me", min_retention), LIMIT)
             assert isinstance(first, Snapshot)
@@ -94,12 +96,34 @@ def test_no_key_is_ever_without_a_time_to_live(store: RedisStore, admin: Any, sp
             )
             assert isinstance(third, Snapshot)
             all_go()
-            if name is APT:
-                with Changed(store):
-                    until(lambda: bool(admin.exists(f"{space}:{{apt}}:waiters")))
+            if name.space.is_lock:
+                with Changed(store, name):
+                    until(partial(admin.exists, store._keys.waiters(name)))
             all_go()
             assert isinstance(store.perform(Remove(name, third.incarnation), LIMIT), Removed)
             all_go()
+
+
+def test_a_permit_is_in_the_index_of_its_key_for_as_long_as_it_is_kept(
+    store: RedisStore, admin: Any, space: str
+) -> None:
+    def kept_until(name: Name) -> float:
+        return float(admin.zscore(f"{space}:{{apt}}:index-permit", name.part) or 0)
+
+    for name in (SLOT, APT_TURN):
+        first = shows(store.perform(Create(name, {}, 30.0, "", 31.0), LIMIT))
+        created_until = kept_until(name)
+        assert created_until > time.time() * 1000
+        ends_at = time.monotonic() + LIMIT
+        while kept_until(name) == created_until:
+            assert time.monotonic() < ends_at, "a renewal keeps the record for longer, and not its place in the index"
+            store.perform(Extend(name, {}, None), LIMIT)
+        seen = shows(store.perform(Read(name), LIMIT))
+        second = shows(store.perform(Replace(name, {}, first.incarnation, seen.revision, 30.0, "", 3100.0), LIMIT))
+        assert kept_until(name) > created_until + 3_000_000
+        assert {one for one, _ in store.perform(List(Space.PERMIT, "apt"), LIMIT).entries} == {name}
+        assert isinstance(store.perform(Remove(name, second.incarnation), LIMIT), Removed)
+        assert kept_until(name) == 0
 
 
 def test_a_record_is_kept_for_its_ttl_and_a_while_longer(store: RedisStore, admin: Any, space: str) -> None:
@@ -118,10 +142,13 @@ def test_all_keys_of_one_lock_are_in_one_slot_whatever_it_is_called() -> None:
             member = Name(key, Space.MEMBER, "1/}x{")
             index = keys.index(member)
             assert index is not None
+            slot, turn = Name(key, Space.PERMIT, "2"), Name(key, Space.PERMIT, TURN)
             ours = [keys.record(name), keys.token(name), keys.waiters(name), keys.record(member), index]
+            ours += [of(one) for one in (slot, turn) for of in (keys.record, keys.token, keys.waiters)]
             assert len({slot_of(one) for one in ours}) == 1
-            assert keys.name(keys.record(name)) == name
-            assert keys.name(keys.record(member)) == member
+            assert len(set(ours)) == len(ours)
+            for one in (name, member, slot, turn):
+                assert keys.name(keys.record(one)) == one
 
 
 def test_a_prefix_is_text_and_no_pattern(place: RedisPlace, admin: Any) -> None:
@@ -329,21 +356,22 @@ def test_h32_the_next_holder_learns_of_a_vanished_record(
                 assert lease.previous_lease.ending is ending
 
 
-def test_the_counter_says_for_a_year_that_a_record_was_not_removed(store: RedisStore, admin: Any, space: str) -> None:
-    counter, days = f"{space}:{{apt}}:token", 86_400_000
-    first = made(store)
+@pytest.mark.parametrize("name", [APT, SLOT], ids=["lock", "permit"])
+def test_the_counter_says_for_a_year_that_a_record_was_not_removed(store: RedisStore, admin: Any, name: Name) -> None:
+    counter, days = store._keys.token(name), 86_400_000
+    first = created(performing(store, LIMIT), name)
     assert admin.pttl(counter) > 365 * days
-    assert isinstance(store.perform(Remove(APT, "0", None), LIMIT), Conflict)
+    assert isinstance(store.perform(Remove(name, "0", None), LIMIT), Conflict)
     assert admin.pttl(counter) > 365 * days
-    assert isinstance(store.perform(Remove(APT, first.incarnation), LIMIT), Removed)
+    assert isinstance(store.perform(Remove(name, first.incarnation), LIMIT), Removed)
     assert 29 * days < admin.pttl(counter) < 31 * days
     # an earlier version counted without this word
     admin.set(counter, admin.get(counter).decode().strip())
-    assert store.perform(Create(APT, {"a": "1"}, forgotten={"b": "2"}), LIMIT).fields == {"a": "1"}
-    admin.delete(f"{space}:{{apt}}:lock")
-    made_anew = store.perform(Create(APT, {"a": "1"}, forgotten={"b": "2"}), LIMIT)
+    assert store.perform(Create(name, {"a": "1"}, forgotten={"b": "2"}), LIMIT).fields == {"a": "1"}
+    admin.delete(store._keys.record(name))
+    made_anew = store.perform(Create(name, {"a": "1"}, forgotten={"b": "2"}), LIMIT)
     assert made_anew.fields == {"a": "1", "b": "2"}
-    assert store.perform(Read(APT), LIMIT).fields == made_anew.fields
+    assert store.perform(Read(name), LIMIT).fields == made_anew.fields
 
 
 # --- requests ----------------------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ All keys of one lock have the same hash tag, so they are in one slot of a Cluste
     PREFIX:{KEY}:member:PART     a registration          PREFIX:{KEY}:index-member   their parts, by when they go
     PREFIX:{KEY}:audit:PART      an audit entry          PREFIX:{KEY}:index-audit    likewise
     PREFIX:{KEY}:companion       (not used)              PREFIX:{KEY}:waiters        channels to wake, oldest first
+    PREFIX:{KEY}:permit:PART     a permit's record       PREFIX:{KEY}:index-permit   likewise
+    PREFIX:{KEY}:permit-token:PART   its counter         PREFIX:{KEY}:permit-waiters[:turn]   for any slot, for the turn
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ PART_BYTES_MAX: Final = 256
 """Bytes of the part of a name at most: an incarnation and a nonce take some sixty."""
 
 _SPACES: Final = {space.value: space for space in Space}
-_INDEXED: Final = frozenset({Space.MEMBER, Space.AUDIT})
+_INDEXED: Final = frozenset({Space.MEMBER, Space.AUDIT, Space.PERMIT})
 
 
 @frozen
@@ -127,20 +129,20 @@ class Keys:
 
     def token(self, name: Name) -> bytes:
         """Return the key of the counter of a lock's tokens."""
-        return self._tagged(name.key) + b"token"
+        return self._tagged(name.key) + (b"token" if name.space is Space.LOCK else _of_permit("token", name))
 
     def waiters(self, name: Name) -> bytes:
-        """Return the key of the list of a lock's waiters."""
-        return self._tagged(name.key) + b"waiters"
+        """Return the key of the list of a lock's waiters; those for slots of one key share it."""
+        return self._tagged(name.key) + (b"waiters" if name.space is Space.LOCK else _of_permit("waiters", name.topic))
 
     def index(self, name: Name) -> bytes | None:
         """Return the key of the index that tells a record of this space; None where the key alone tells all."""
         return self._tagged(name.key) + f"index-{name.space.value}".encode() if name.space in _INDEXED else None
 
-    def listed(self, name: Name) -> tuple[bytes, ...]:
-        """Return the key of a record, and that of its index if there is one."""
-        index = self.index(name)
-        return (self.record(name),) if index is None else (self.record(name), index)
+    def indexes(self, name: Name) -> tuple[bytes, ...]:
+        """Return the index of a record's space, if it has one."""
+        index = None if name.space is Space.LOCK else self.index(name)
+        return () if index is None else (index,)
 
     def channel(self, handle: str) -> bytes:
         """Return the channel by which a handle of the store is woken."""
@@ -174,6 +176,10 @@ class Keys:
         return Name(escaped.replace("%7D", "}").replace("%7B", "{").replace("%25", "%"), space, part)
 
 
+def _of_permit(what: str, name: Name) -> bytes:
+    return f"{name.space.value}-{what}{f':{name.part}' if name.part else ''}".encode()
+
+
 def _escaped(text: str) -> str:
     """Braces would move or end the hash tag; everything else may stand as it is."""
     return text.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
@@ -187,26 +193,40 @@ def request(command: Command[Any], keys: Keys) -> Request:
     if isinstance(command, Read):
         return Request(READ, command.name, (keys.record(command.name),), ())
     name: Name = command.name  # type: ignore[attr-defined]  # every command but List has one
-    is_lock = name.space is Space.LOCK
-    granting = (keys.record(name), keys.token(name)) if is_lock else keys.listed(name)
-    waking = (granting[0], keys.waiters(name)) if is_lock else granting
+    record, index, part = keys.record(name), keys.indexes(name), name.part.encode()
+    if not name.space.is_lock:
+        return _listed(command, name, (record, *index), part)
     match command:
         case Create():
-            granted = (b"", b"", *_granted(name, command.fields, command.min_retention))
-            if is_lock:
-                return Request(CREATE, name, granting, (*granted, _packed(command.forgotten)))
-            return Request(CREATE_LISTED, name, granting, granted)
+            granted = _granted(name, command.fields, command.min_retention)
+            created = (b"", b"", *granted, _packed(command.forgotten), part)
+            return Request(CREATE, name, (record, keys.token(name), *index), created)
         case Remove():
-            expected = _expected(command)
-            if is_lock:
-                return Request(REMOVE, name, (*waking, granting[1]), (*expected, _PUT_BACK_LIFE))
-            return Request(REMOVE_LISTED, name, waking, (*expected, name.part.encode()))
+            removed = (*_expected(command), _PUT_BACK_LIFE, part)
+            return Request(REMOVE, name, (record, keys.waiters(name), keys.token(name), *index), removed)
         case Extend():
-            extended = (*_expected(command), _packed(command.fields), name.part.encode())
-            return Request(EXTEND if is_lock else EXTEND_LISTED, name, waking, extended)
+            extended = (*_expected(command), _packed(command.fields), part)
+            return Request(EXTEND, name, (record, keys.waiters(name), *index), extended)
         case Replace():
-            replaced = (*_expected(command), *_granted(name, command.fields, command.min_retention))
-            return Request(REPLACE if is_lock else REPLACE_LISTED, name, granting, replaced)
+            replaced = (*_expected(command), *_granted(name, command.fields, command.min_retention), part)
+            return Request(REPLACE, name, (record, keys.token(name), *index), replaced)
+        case _:
+            raise TypeError(f"not a command for a store: {type(command).__name__}")
+
+
+def _listed(command: Command[Any], name: Name, keys: tuple[bytes, ...], part: bytes) -> Request:
+    """Write a command on a record that is no lock: without a counter and waiters."""
+    match command:
+        case Create():
+            granted = _granted(name, command.fields, command.min_retention)
+            return Request(CREATE_LISTED, name, keys, (b"", b"", *granted, part))
+        case Remove():
+            return Request(REMOVE_LISTED, name, keys, (*_expected(command), part))
+        case Extend():
+            return Request(EXTEND_LISTED, name, keys, (*_expected(command), _packed(command.fields), part))
+        case Replace():
+            granted = _granted(name, command.fields, command.min_retention)
+            return Request(REPLACE_LISTED, name, keys, (*_expected(command), *granted, part))
         case _:
             raise TypeError(f"not a command for a store: {type(command).__name__}")
 
@@ -217,11 +237,12 @@ def glance(name: Name, most: int, keys: Keys) -> Request:
 
 
 def enrol(name: Name, channel: bytes, since: bytes, seen: Snapshot | None, keys: Keys) -> Request:
-    """Write the request to be notified when a lock is released.
+    """Write the request to be notified when a lock is released, or any slot of the key; of those, the answer is always
+    that something changed.
 
     since: the answer to an earlier one, to keep a place. seen: the record when the caller last read it.
     """
-    head = "" if seen is None else f"{seen.incarnation} {seen.revision} "
+    head = "any" if name.is_slot else "" if seen is None else f"{seen.incarnation} {seen.revision} "
     args = (channel, since, str(WAITERS_LIFE).encode(), head.encode())
     return Request(ENROL, name, (keys.record(name), keys.waiters(name)), args)
 
@@ -232,13 +253,12 @@ def pass_on(name: Name, keys: Keys) -> Request:
 
 
 def _granted(name: Name, fields: Mapping[str, str], min_retention: float) -> tuple[bytes, bytes, bytes, bytes]:
-    """Return the arguments of every grant: a new incarnation, how long it stays, fields, counter's life or part.
+    """Return the arguments of every grant: a new incarnation, how long it stays, fields, life of the counter.
 
     The incarnation is random, so that none is repeated even where a server forgets all and its clock is set back.
     """
     life = int(min_retention * 1000) + GRACE[name.space] if min_retention else FOR_EVER
-    last = _COUNTER_LIFE if name.space is Space.LOCK else name.part.encode()
-    return os.urandom(12).hex().encode(), b"%d" % life, _packed(fields), last
+    return os.urandom(12).hex().encode(), b"%d" % life, _packed(fields), _COUNTER_LIFE
 
 
 def _expected(command: Extend | Replace | Remove) -> tuple[bytes, bytes]:

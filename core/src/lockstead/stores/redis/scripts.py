@@ -162,22 +162,33 @@ _ANSWERED_CREATE: Final = """
 return word .. now .. ' ' .. head
 """
 
-# KEYS: record, counter of tokens. ARGV: incarnation and revision expected ('' to create), new incarnation, life,
-# fields, life of the counter, and to create the fields to add where a record was forgotten. In other spaces than that
-# of locks: record, index; the last of ARGV is the part
+# KEYS: record, counter of tokens of a lock, index if there is one. ARGV: incarnation and revision expected ('' to
+# create), new incarnation, life, fields, life of the counter, to create a lock the fields to add where a record was
+# forgotten, and the part
 _LATER: Final = """
 local token = math.max(tonumber(now), token + 1)
 """
-_LISTED: Final = """
-if KEYS[2] then enlist(KEYS[2], ARGV[6], ARGV[4]) end
-"""
+
+
+def _listed(last: int, life: str = "ARGV[4]") -> str:
+    """Return the line that enlists a record in its index, the last of KEYS if there is one."""
+    return f"if KEYS[{last}] then enlist(KEYS[{last}], ARGV[#ARGV], {life}) end\n"
+
+
+def _unlisted(last: int) -> str:
+    """Return the line that takes a record off its index."""
+    return f"if KEYS[{last}] then redis.call('ZREM', KEYS[{last}], ARGV[#ARGV]) end\n"
+
+
 CREATE: Final = LuaScript.of(
-    "create", _NOW, _FRESH, _COUNTING, _HEADED, _FORGOTTEN, _CREATED, _COUNTED, _ANSWERED_CREATE
+    "create", _NOW, _ENLIST, _FRESH, _COUNTING, _HEADED, _FORGOTTEN, _CREATED, _COUNTED, _listed(3), _ANSWERED_CREATE
 )
-CREATE_LISTED: Final = LuaScript.of("create", _NOW, _ENLIST, _FRESH, _HEADED, _CREATED_LISTED, _LISTED, _ANSWERED)
-REPLACE: Final = LuaScript.of("replace", _NOW, _STANDING, _LATER, _COUNTING, _HEADED, _REPLACED, _COUNTED, _ANSWERED)
+CREATE_LISTED: Final = LuaScript.of("create", _NOW, _ENLIST, _FRESH, _HEADED, _CREATED_LISTED, _listed(2), _ANSWERED)
+REPLACE: Final = LuaScript.of(
+    *("replace", _NOW, _ENLIST, _STANDING, _LATER, _COUNTING, _HEADED, _REPLACED, _COUNTED, _listed(3), _ANSWERED)
+)
 REPLACE_LISTED: Final = LuaScript.of(
-    "replace", _NOW, _ENLIST, _STANDING, _LATER, _HEADED, _REPLACED, _LISTED, _ANSWERED
+    "replace", _NOW, _ENLIST, _STANDING, _LATER, _HEADED, _REPLACED, _listed(2), _ANSWERED
 )
 
 # KEYS: record
@@ -216,7 +227,8 @@ return {page[1], ours}
 """,
 )
 
-# KEYS: record, waiters or index. ARGV: incarnation and revision expected ('' for any), fields to merge, part
+# KEYS: record, waiters of a lock, index if there is one. ARGV: incarnation and revision expected ('' for any), fields
+# to merge, part
 _EXTENDED: Final = """
 if ARGV[3] ~= '{}' then
   local is_map, merged = pcall(cjson.decode, fields)
@@ -236,15 +248,12 @@ return 'ok ' .. now .. ' ' .. record
 CHANGED: Final = " changed"
 """How a message ends whose record is there. Before it stands the record's key; that alone, if the record is gone."""
 
-EXTEND: Final = LuaScript.of(
-    "extend", _NOW, _WAKE, _STANDING, _EXTENDED, f"wake(KEYS[2], KEYS[1] .. '{CHANGED}')\n", _SHOWN
-)
-EXTEND_LISTED: Final = LuaScript.of(
-    "extend", _NOW, _ENLIST, _STANDING, _EXTENDED, "if KEYS[2] then enlist(KEYS[2], ARGV[4], life) end\n", _SHOWN
-)
+_WAKING: Final = f"wake(KEYS[2], KEYS[1] .. '{CHANGED}')\n"
+EXTEND: Final = LuaScript.of("extend", _NOW, _WAKE, _ENLIST, _STANDING, _EXTENDED, _listed(3, "life"), _WAKING, _SHOWN)
+EXTEND_LISTED: Final = LuaScript.of("extend", _NOW, _ENLIST, _STANDING, _EXTENDED, _listed(2, "life"), _SHOWN)
 
-# KEYS: record, waiters or index, and the counter of a lock's tokens. ARGV: incarnation and revision expected ('' for
-# any); the life of a counter whose record was removed, or the part
+# KEYS: record, waiters and counter of tokens of a lock, index if there is one. ARGV: incarnation and revision expected
+# ('' for any), the life of a counter whose record was removed, part
 _REMOVED: Final = """
 redis.call('DEL', KEYS[1])
 """
@@ -258,20 +267,21 @@ if not inc and ARGV[1] == damaged() then inc, rev, updated = ARGV[1], '0', now e
 """
     + _EXPECTED
 )
-REMOVE: Final = LuaScript.of("remove", _NOW, _WAKE, _LEAVING, _REMOVED, _PUT_BACK, "wake(KEYS[2], KEYS[1])\n", _DONE)
-REMOVE_LISTED: Final = LuaScript.of(
-    "remove", _NOW, _LEAVING, _REMOVED, "if KEYS[2] then redis.call('ZREM', KEYS[2], ARGV[3]) end\n", _DONE
+REMOVE: Final = LuaScript.of(
+    *("remove", _NOW, _WAKE, _LEAVING, _REMOVED, _PUT_BACK, _unlisted(4), "wake(KEYS[2], KEYS[1])\n", _DONE)
 )
+REMOVE_LISTED: Final = LuaScript.of("remove", _NOW, _LEAVING, _REMOVED, _unlisted(2), _DONE)
 
 # KEYS: record, waiters. ARGV: channel, since when it waits ('' for now), life of the list, how the record began when it
-# was last seen ('' for never). A process is enrolled once, however often it asks
+# was last seen ('' for never; 'any' for the slots of a key, which have no one record). A process is enrolled once,
+# however often it asks
 ENROL: Final = LuaScript.of(
     "enrol",
     _NOW,
     _KEEP,
     """
 local value = redis.pcall('GET', KEYS[1])
-if not value then return 'absent ' .. now end
+if not value and ARGV[4] ~= 'any' then return 'absent ' .. now end
 local word = 'ok '
 if type(value) ~= 'string' or string.sub(value, 1, #ARGV[4]) ~= ARGV[4] then word = 'changed ' end
 local since = ARGV[2]

@@ -29,7 +29,7 @@ from lockstead.stores.redis.messages import Messages
 from lockstead.stores.redis.route import Route, call_many
 from lockstead.stores.redis.scripts import CHANGED
 from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions, join
-from lockstead.values import Name, Space
+from lockstead.values import Name
 
 LISTENS_WITHIN: Final = 5.0
 """Seconds in which a connection must listen; meanwhile subscribers poll."""
@@ -90,8 +90,8 @@ class Watches:
 
     def subscribe(self, name: Name, on_change: OnChange) -> Subscription:
         """Return a subscription to a record, as `stores.port.SupportsWatch` wants it."""
-        subscription, _ = self.subscriptions.add(name, on_change)
-        self.place(name)
+        subscription, _ = self.subscriptions.add(name.topic, on_change)
+        self.place(name.topic)
         return subscription
 
     def asks(self, command: Command[Any]) -> None:
@@ -103,14 +103,14 @@ class Watches:
         """Note what this process was answered: if a record exists, its subscribers are to be enrolled."""
         if isinstance(command, _GRANTS):
             if isinstance(answered, Conflict):
-                self._saw(command.name)
+                self._saw(command.name.topic)
             elif self.places:  # the next waiter here came later
-                self.places.pop(command.name, None)
-        elif isinstance(command, Read) and isinstance(answered, Snapshot) and command.name.space is Space.LOCK:
+                self.places.pop(command.name.topic, None)
+        elif isinstance(command, Read) and isinstance(answered, Snapshot) and command.name.space.is_lock:
             if len(self.seen) >= FORGETS_ABOVE:
                 self.seen.clear()
-            self.seen[command.name] = answered
-            self._saw(command.name)
+            self.seen[command.name.topic] = answered
+            self._saw(command.name.topic)
 
     def _saw(self, name: Name) -> None:
         if name not in self.subscriptions:
@@ -320,10 +320,14 @@ class Listener:
             name = watches.keys.name(message.removesuffix(_CHANGED))
             if name is None:
                 continue
+            name = name.topic
             self._enrolled.pop(name, None)
             if name not in self._subscriptions:
                 self._forget(name)
                 others.append(name)
+                continue
+            if name.is_slot:  # its subscribers are called once it is enrolled again: other slots change meanwhile
+                self._loose[name] = 0.0
                 continue
             if is_free:
                 # most who are notified get it: whoever enrolled now would be taken for a waiter when it is given back
