@@ -197,7 +197,7 @@ class TestPlacesInMemory:
         return Queue(Root.at("x"), Session("7", float("inf")))
 
     def is_taken(self, queue: Queue) -> bool:
-        place = queue.find("apt", "me")
+        place = queue.find(APT, "me")
         assert place is not None
         steps = queue.take(place)
         try:
@@ -209,9 +209,9 @@ class TestPlacesInMemory:
         return True
 
     def test_not_while_its_waiter_acquires_the_lock(self, queue: Queue) -> None:
-        queue.enter("apt", "me")
+        queue.enter(APT, "me")
         assert self.is_taken(queue)
-        with queue.acquiring("apt", "me"):
+        with queue.acquiring(APT, "me"):
             assert not self.is_taken(queue)
         assert self.is_taken(queue)
 
@@ -219,22 +219,22 @@ class TestPlacesInMemory:
     def test_not_after_an_unknown_outcome_until_it_is_entered_again(
         self, queue: Queue, error: type[BaseException]
     ) -> None:
-        queue.enter("apt", "me")
-        with pytest.raises(error), queue.acquiring("apt", "me"):
+        queue.enter(APT, "me")
+        with pytest.raises(error), queue.acquiring(APT, "me"):
             raise error("x")
         assert not self.is_taken(queue)
-        queue.enter("apt", "me")
+        queue.enter(APT, "me")
         assert self.is_taken(queue)
 
     def test_again_after_nothing_was_written(self, queue: Queue) -> None:
-        queue.enter("apt", "me")
-        with pytest.raises(StoreUnavailable), queue.acquiring("apt", "me"):
+        queue.enter(APT, "me")
+        with pytest.raises(StoreUnavailable), queue.acquiring(APT, "me"):
             raise StoreUnavailable("x")
         assert self.is_taken(queue)
 
     def test_not_after_its_waiter_has_left(self, queue: Queue) -> None:
-        place = queue.enter("apt", "me")
-        leaving = queue.leave("apt", "me")
+        place = queue.enter(APT, "me")
+        leaving = queue.leave(APT, "me")
         next(leaving)
         assert not self.is_taken(queue)
         assert place.doubt is None

@@ -72,13 +72,14 @@ class Root:
         """Return the key of a record."""
         return f"{self.base(name)}:{slot}"
 
-    def queue(self, key: str) -> str:
-        """Return the beginning of the places in a key's queue."""
-        return f"{self.text}queue/{quote(key, safe='')}/"
+    def queue(self, name: Name) -> str:
+        """Return the beginning of the places in a lock's queue."""
+        part = f":{quote(name.part, safe='')}" if name.part else ""
+        return f"{self.text}queue/{quote(name.key, safe='')}{part}/"
 
-    def place(self, key: str, waiter_id: str) -> str:
+    def place(self, name: Name, waiter_id: str) -> str:
         """Return the key of a place in a queue."""
-        return self.queue(key) + quote(waiter_id, safe="")
+        return self.queue(name) + quote(waiter_id, safe="")
 
     def session(self, lease: str) -> str:
         """Return the key of the guard against places that are taken too late."""
@@ -89,7 +90,7 @@ class Root:
         folder = f"{self.text}{space.value}/"
         if key is None:
             return folder, end_of(folder)
-        has_parts = space in (Space.MEMBER, Space.AUDIT)
+        has_parts = space in (Space.MEMBER, Space.AUDIT, Space.PERMIT)
         below = f"{folder}{quote(key, safe='')}{'/' if has_parts else ':'}"
         if not has_parts or not part_prefix:
             return below, end_of(below)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import Context
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from lockstead.stores.bounds import Bounds
@@ -25,7 +26,7 @@ from lockstead.stores.etcd.queue import Observation, Queue
 from lockstead.stores.etcd.scripts import Operation, ask
 from lockstead.stores.etcd.watches import Span, Watch, Watches
 from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions, join
-from lockstead.values import Name
+from lockstead.values import TURN, Name
 
 LIMIT: Final = 5.0
 """Maximum seconds for one request of a waiter."""
@@ -69,11 +70,11 @@ class Listener:
 
     def subscribe(self, name: Name, on_change: OnChange) -> Subscription:
         """See `SupportsWatch.subscribe`."""
-        return self._added((name, ""), on_change)
+        return self._added((name.topic, ""), on_change)
 
     def enqueue(self, name: Name, waiter_id: str, on_turn: OnChange) -> Subscription:
         """See `SupportsFifoQueue.enqueue`."""
-        self.queue.enter(name.key, waiter_id)  # now, because a `leave` that follows must know of it
+        self.queue.enter(name, waiter_id)  # now, because a `leave` that follows must know of it
         return self._added((name, waiter_id), on_turn)
 
     def _added(self, key: Key, on_change: OnChange) -> Subscription:
@@ -137,7 +138,7 @@ class _Worker:
         self.thread = threading.Thread(target=self._run, name="lockstead-etcd", daemon=True)
         self.client = AsyncClient(listener.members)
         self.watches = Watches(listener.members)
-        # the record as observed by waiters whose turn it is: its revision, None if it is absent
+        # the record as observed by waiters whose turn it is: its revision, None if it is absent, or if they are slots
         self.states: dict[Key, str | None] = {}
         self._waiters: dict[Key, _Waiter] = {}
         self._room = asyncio.Semaphore(REQUESTS_MAX)
@@ -198,13 +199,17 @@ class _Worker:
             await self.client.run(self.listener.queue.beat(), Bounds(LIMIT))
 
     def saw(self, waiter: _Waiter, state: str | None) -> None:
-        """Note the record as observed by a waiter whose turn it is, and call it if that has changed."""
+        """Note the record as observed by a waiter whose turn it is, and call it if that has changed.
+
+        Slots are observed only if any of them may have changed.
+        """
         if self._waiters.get(waiter.key) is not waiter:
             return
+        is_slot = waiter.key[0].is_slot
         before = self.states.get(waiter.key, _NEW)
         # before the call, so that a new subscriber is called here or by `_added`
-        self.states[waiter.key] = state
-        if state != before and (state is None or before != _NEW):
+        self.states[waiter.key] = None if is_slot else state
+        if is_slot or (state != before and (state is None or before != _NEW)):
             self.listener.subscriptions.changed(waiter.key, is_free=state is None and bool(waiter.key[1]))
 
     def saw_others(self, waiter: _Waiter) -> None:
@@ -222,7 +227,7 @@ class _Waiter:
         self._name, waiter_id = key
         self._worker = worker
         self._queue = worker.listener.queue
-        self._place = self._queue.find(self._name.key, waiter_id) if waiter_id else None
+        self._place = self._queue.find(self._name, waiter_id) if waiter_id else None
         self._waker = asyncio.Event()
         self._watches: dict[Span, Watch] = {}
         self._has_ended = bool(waiter_id) and self._place is None
@@ -275,7 +280,10 @@ class _Waiter:
                 worker.saw(self, watch.state)
 
     def _record(self) -> Span:
-        base = self._queue.root.base(self._name) + ":"
+        root, name = self._queue.root, self._name
+        if name.is_slot:  # those of the key: numbers, which are below the turn
+            return root.base(name) + "/", root.base(replace(name, part=TURN))
+        base = root.base(name) + ":"
         return base, encoding.end_of(base)
 
     async def _observed(self) -> Observation | None:
@@ -290,7 +298,7 @@ class _Waiter:
                 await worker.beat()
                 await worker.carried(queue.take(place))
             if place.created is not None and not place.is_acquiring:
-                seen = await worker.carried(queue.look(self._name, place))
+                seen = await worker.carried(queue.look(place))
                 if seen.is_in_queue:
                     return seen
                 place.created = None

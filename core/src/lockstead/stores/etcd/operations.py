@@ -157,7 +157,7 @@ class _Grant:
     def script(self) -> Operation[Snapshot | Conflict]:
         """Return the record as written, or why it could not be written."""
         command = self._command
-        with self._operations.queue.acquiring(command.name.key, command.waiter_id) as self._place:
+        with self._operations.queue.acquiring(command.name, command.waiter_id) as self._place:
             return (yield from self._attempted())
 
     def _attempted(self) -> Operation[Snapshot | Conflict]:
@@ -188,14 +188,12 @@ class _Grant:
             seen, first = yield from self._observed()
             if (seen and seen.changed) != (self._old and self._old.changed) or not command.waiter_id:
                 return Conflict()
-            if first and encoding.text(first[0]["key"]) != operations.root.place(command.name.key, command.waiter_id):
-                if first[0].get("lease", NO_LEASE) == NO_LEASE and (
-                    yield from cleared(operations.root, command.name.key)
-                ):
+            if first and encoding.text(first[0]["key"]) != operations.root.place(command.name, command.waiter_id):
+                if first[0].get("lease", NO_LEASE) == NO_LEASE and (yield from cleared(operations.root, command.name)):
                     continue
                 return Conflict(is_queued=True)
             created = first[0]["create_revision"] if first else None
-            self._place = operations.queue.note_place(command.name.key, command.waiter_id, created)
+            self._place = operations.queue.note_place(command.name, command.waiter_id, created)
         if gone is not None:
             raise StoreUnavailable(
                 f"the leases for {command.name.key!r} were gone {ATTEMPTS_MAX} times as soon as etcd had granted them; "
@@ -207,7 +205,7 @@ class _Grant:
         """Return the record that exists instead, and who is first in the queue."""
         root, name = self._operations.root, self._command.name
         order = {"limit": "1", "sort_order": "ASCEND", "sort_target": "CREATE"}
-        first = encoding.get(encoding.below(root.queue(name.key)), keys_only=True, **order)
+        first = encoding.get(encoding.below(root.queue(name)), keys_only=True, **order)
         found = yield from _read_instead(type(self._command).__name__, [*encoding.seeking(root.base(name)), first])
         return encoding.sought(found[: encoding.SOUGHT]), found[-1]["response_range"].get("kvs") or []
 
@@ -217,13 +215,13 @@ class _Grant:
         success = [] if self._old is None else [encoding.delete(encoding.at(self._old.key))]
         success.append(encoding.put_record(kv))
         if command.waiter_id:
-            queue = encoding.below(root.queue(command.name.key))
+            queue = encoding.below(root.queue(command.name))
             if place is None or place.created is None:
                 expected.append(encoding.compared(queue, "create_revision", "0"))
             else:
                 # no place in the queue is older than the waiter's own
                 expected.append(encoding.compared(queue, "create_revision", str(int(place.created) - 1), "GREATER"))
-                success.append(encoding.delete(encoding.at(root.place(command.name.key, command.waiter_id))))
+                success.append(encoding.delete(encoding.at(root.place(command.name, command.waiter_id))))
             success += self._operations.queue.closing(place)
         return encoding.txn(type(command).__name__, success, when=expected)
 

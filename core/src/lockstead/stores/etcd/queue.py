@@ -42,13 +42,13 @@ class Session:
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """A waiter's place in the queue of a key: its create revision, None while it has none.
+    """A waiter's place in the queue of a lock: its create revision, None while it has none.
 
     doubt: the session on which a request to take it may still arrive. has_left: it must not be taken any more.
     is_acquiring: a Create or Replace of the waiter is in flight, which may end it, so it must not be taken meanwhile.
     """
 
-    key: str
+    name: Name
     waiter_id: str
     created: str | None = None
     doubt: Session | None = None
@@ -56,9 +56,9 @@ class Place:
     is_acquiring: bool = False
 
     @property
-    def id(self) -> tuple[str, str]:
-        """The key and the waiter."""
-        return self.key, self.waiter_id
+    def id(self) -> tuple[Name, str]:
+        """The lock and the waiter."""
+        return self.name, self.waiter_id
 
 
 @dataclass(slots=True)
@@ -79,32 +79,32 @@ class Queue:
     session: Session | None = None
     wall: Callable[[], float] = time.time
     """Seconds since the epoch, noted with a place for people to read."""
-    places: dict[tuple[str, str], Place] = field(default_factory=dict)
+    places: dict[tuple[Name, str], Place] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     # --- what is known -------------------------------------------------------------------------------------------
 
-    def find(self, key: str, waiter_id: str) -> Place | None:
+    def find(self, name: Name, waiter_id: str) -> Place | None:
         """Return the place of a waiter that queues in this store."""
         with self.lock:
-            return self.places.get((key, waiter_id))
+            return self.places.get((name, waiter_id))
 
-    def enter(self, key: str, waiter_id: str) -> Place:
+    def enter(self, name: Name, waiter_id: str) -> Place:
         """Return the place of a waiter; create it if there is none."""
         with self.lock:
-            place = self.places.setdefault((key, waiter_id), Place(key, waiter_id))
+            place = self.places.setdefault((name, waiter_id), Place(name, waiter_id))
             place.is_acquiring = False
             return place
 
     @contextmanager
-    def acquiring(self, key: str, waiter_id: str) -> Iterator[Place | None]:
+    def acquiring(self, name: Name, waiter_id: str) -> Iterator[Place | None]:
         """Keep the place of a waiter, if there is one, from being taken while the waiter acquires the lock.
 
         After an unknown outcome too, until `enter` is called again: the lock may have been granted.
         """
         place = None
         with self.lock:
-            if waiter_id and (place := self.places.get((key, waiter_id))) is not None:
+            if waiter_id and (place := self.places.get((name, waiter_id))) is not None:
                 place.is_acquiring = True
         try:
             yield place
@@ -123,10 +123,10 @@ class Queue:
             place.doubt = session
             return True
 
-    def note_place(self, key: str, waiter_id: str, created: str | None) -> Place:
+    def note_place(self, name: Name, waiter_id: str, created: str | None) -> Place:
         """Note the create revision of a place; that of a waiter that does not queue in this store is not kept."""
         with self.lock:
-            place = self.places.get((key, waiter_id)) or Place(key, waiter_id)
+            place = self.places.get((name, waiter_id)) or Place(name, waiter_id)
             place.created = created
             return place
 
@@ -201,7 +201,7 @@ class Queue:
         before = place.doubt
         if not self._begins_to_take(place, session):
             return
-        key, guard = self.root.place(place.key, place.waiter_id), self.root.session(session.lease)
+        key, guard = self.root.place(place.name, place.waiter_id), self.root.session(session.lease)
         put = encoding.put(key, number(self.wall()), session.lease)
         when = [
             encoding.compared(encoding.at(key), "create_revision", "0"),
@@ -227,9 +227,9 @@ class Queue:
         if mine:
             place.created = mine[0]["create_revision"]
 
-    def look(self, name: Name, place: Place) -> Operation[Observation]:
+    def look(self, place: Place) -> Operation[Observation]:
         """Return who is ahead, and the record."""
-        queue, mine = self.root.queue(place.key), self.root.place(place.key, place.waiter_id)
+        queue, mine = self.root.queue(place.name), self.root.place(place.name, place.waiter_id)
         ahead = {
             "limit": "1",
             "sort_order": "DESCEND",
@@ -238,12 +238,12 @@ class Queue:
             "keys_only": True,
         }
         reads = [encoding.get(encoding.at(mine)), encoding.get(encoding.below(queue), **ahead)]
-        asked = [*reads, *encoding.seeking(self.root.base(name))]
+        asked = [*reads, *encoding.seeking(self.root.base(place.name))]
         for _ in range(ATTEMPTS_MAX):
             body = yield from ask(encoding.txn("Look", asked))
             own, before = (one["response_range"].get("kvs") for one in body["responses"][: len(reads)])
             is_stray = bool(before) and before[0].get("lease", encoding.NO_LEASE) == encoding.NO_LEASE
-            if not is_stray or not (yield from cleared(self.root, place.key)):
+            if not is_stray or not (yield from cleared(self.root, place.name)):
                 break
         return Observation(
             is_in_queue=bool(own) and own[0]["create_revision"] == place.created,
@@ -252,9 +252,9 @@ class Queue:
             revision=int(body["header"]["revision"]),
         )
 
-    def shown(self, key: str) -> Operation[list[Standing]]:
+    def shown(self, name: Name) -> Operation[list[Standing]]:
         """Return the first entries of a queue, in its order."""
-        queue = self.root.queue(key)
+        queue = self.root.queue(name)
         order = {"limit": str(STANDINGS_MAX), "sort_order": "ASCEND", "sort_target": "CREATE", "keys_only": True}
         body = yield from ask(encoding.range_of("Range", encoding.below(queue), **order))
         found = body.get("kvs", [])
@@ -267,10 +267,10 @@ class Queue:
             noted = {item["key"]: item.get("value", "") for item in kept}
         return [encoding.standing(queue, item, noted.get(item["key"], "")) for item in found]
 
-    def leave(self, key: str, waiter_id: str) -> Operation[None]:
+    def leave(self, name: Name, waiter_id: str) -> Operation[None]:
         """Remove a place, so that no request in flight restores it."""
         with self.lock:
-            place = self.places.get((key, waiter_id))
+            place = self.places.get((name, waiter_id))
             if place is None:
                 return
             place.has_left = True
@@ -278,11 +278,11 @@ class Queue:
             closing = self.closing(place)
             try:
                 body = yield from ask(
-                    encoding.txn("Leave", [encoding.delete(encoding.at(self.root.place(key, waiter_id))), *closing])
+                    encoding.txn("Leave", [encoding.delete(encoding.at(self.root.place(name, waiter_id))), *closing])
                 )
             except LeaseGone:
                 yield from self.check_session(place)
                 continue
             self.granted(place, body["header"]["revision"])
             return
-        raise OutcomeUnknown(f"the queue place for {key!r} could not be removed in {ATTEMPTS_MAX} attempts")
+        raise OutcomeUnknown(f"the queue place for {name.key!r} could not be removed in {ATTEMPTS_MAX} attempts")

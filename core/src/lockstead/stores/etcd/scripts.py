@@ -71,12 +71,12 @@ def look(root: Root, name: Name) -> Operation[tuple[Kv | None, str]]:
     return encoding.sought(body["responses"]), term_of(body)
 
 
-def cleared(root: Root, key: str) -> Operation[bool]:
+def cleared(root: Root, name: Name) -> Operation[bool]:
     """Delete keys without a lease from a queue: they are not places of waiters, and would never end.
 
     Return True if something was deleted, so that it is worthwhile to read the queue again.
     """
-    queue = encoding.below(root.queue(key))
+    queue = encoding.below(root.queue(name))
     body = yield from ask(encoding.range_of("Range", queue, limit=str(STRAYS_MAX), keys_only=True))
     strays = [item["key"] for item in body.get("kvs", ()) if item.get("lease", encoding.NO_LEASE) == encoding.NO_LEASE]
     if not strays:

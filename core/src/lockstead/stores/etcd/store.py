@@ -128,11 +128,11 @@ class EtcdStore(StoreBase):
 
     def leave(self, name: Name, waiter_id: str, limit: float) -> None:
         """Give up a place in the queue."""
-        self._run(self._operations.queue.leave(name.key, waiter_id), Bounds(limit))
+        self._run(self._operations.queue.leave(name, waiter_id), Bounds(limit))
 
     def standing(self, name: Name, limit: float) -> list[Standing]:
         """Return the first of a key's queue."""
-        return self._run(self._operations.queue.shown(name.key), Bounds(limit, LISTING_MAX))
+        return self._run(self._operations.queue.shown(name), Bounds(limit, LISTING_MAX))
 
     # --- examining -----------------------------------------------------------------------------------------------
 
