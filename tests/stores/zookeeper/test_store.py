@@ -31,8 +31,10 @@ from lockstead.stores.zookeeper.client import Handler, _PacketSocket
 from lockstead.stores.zookeeper.encoding import decode_name, decode_record, encode_name, encode_record, in_order
 from lockstead.stores.zookeeper.store import ZookeeperStore
 from lockstead.stores.zookeeper.url import target_of
+from lockstead.testing.conformance.base import OTHER_SLOT, SLOT, created, performing
 from lockstead.testing.conformance.names import ODD_KEYS
-from lockstead.values import Name, Space
+from lockstead.testing.conformance.waiting import Changed
+from lockstead.values import TURN, Name, Space
 from tests.servers.zookeeper import ZookeeperServer, asked, standing
 from tests.stores.zookeeper.server import APT, LIMIT, opened, packets, server, space, store, taken, until
 
@@ -91,6 +93,28 @@ def test_a_release_leaves_nothing_behind(store: ZookeeperStore, server: Zookeepe
         assert standing(client, space.rpartition("/")[2].join(["/", ""])) == []
 
 
+def test_a_released_permit_leaves_the_node_of_its_key_alone(
+    store: ZookeeperStore, server: ZookeeperServer, space: str
+) -> None:
+    for part in ("0", "0", "1", TURN):
+        name = Name("apt", Space.PERMIT, part)
+        made = store.perform(Create(name, {"v": "1"}, 60.0, "me/1"), LIMIT)
+        assert isinstance(made, Snapshot)
+        store.perform(Remove(name, made.incarnation), LIMIT)
+    base = f"/{space.rpartition('/')[2]}"
+    with asked(server.address) as client:
+        assert standing(client, base) == ["permit/apt"]
+        assert client.get_children(f"{base}/permit/apt") == []
+
+
+def test_a_replaced_slot_is_notified_as_a_replaced_lock_is(store: ZookeeperStore) -> None:
+    made = created(performing(store, LIMIT), OTHER_SLOT)
+    with Changed(store, SLOT) as changes:
+        changes.settle()
+        store.perform(Replace(OTHER_SLOT, {"v": "1"}, made.incarnation, made.revision), LIMIT)
+        assert changes.called(LIMIT)
+
+
 def test_the_token_is_the_transaction_of_the_grant(store: ZookeeperStore, server: ZookeeperServer, space: str) -> None:
     made = taken(store)
     store.perform(Extend(APT, {"n": "1"}, made.incarnation), LIMIT)
@@ -110,13 +134,15 @@ def test_the_token_is_the_transaction_of_the_grant(store: ZookeeperStore, server
 def test_h23_names_are_encoded_injectively_and_valid_in_paths() -> None:
     keys = [*ODD_KEYS, "\ud800", "a\x00b", "\x01", ""]
     for one in Space:
-        parts = [""] if one is Space.LOCK else ["", "1/a", "..", ",", "%2C"]
+        parts = {Space.LOCK: [""], Space.PERMIT: ["0", "..", ",", "/"]}.get(one, ["", "1/a", "..", ",", "%2C"])
         names = [Name(key, one, part) for key in keys for part in parts]
         nodes = [encode_name(name) for name in names]
         assert len(set(nodes)) == len(names)
         assert [decode_name(one, node) for node in nodes] == names
-        assert all(node.isascii() and node.isprintable() and "/" not in node for node in nodes)
-        assert not {".", ".."} & set(nodes)
+        steps = [node.split("/") for node in nodes]
+        assert {len(step) for step in steps} == {2 if one is Space.PERMIT else 1}
+        assert all(node.isascii() and node.isprintable() for node in nodes)
+        assert not {".", ".."} & {node for step in steps for node in step}
 
 
 def test_a_node_of_another_program_is_nobodys_name() -> None:

@@ -1,7 +1,8 @@
 """Encoding: the paths of a record, its mark and its queue in ZooKeeper's tree, and the data of a node.
 
-Every name is one node name, escaped injectively, so that no key can reach the nodes of another, "." or "..". Must not
-know a connection, nor what the fields of a record mean.
+Every name is one node name, escaped injectively, so that no key can reach the nodes of another, "." or "..". Only the
+permits of a key are below a node of that key, which is written with every change of a slot, so that it can be watched.
+Must not know a connection, nor what the fields of a record mean.
 """
 
 from __future__ import annotations
@@ -50,8 +51,12 @@ class Tree:
         return f"{self.base}/{space.value}"
 
     def record(self, name: Name) -> str:
-        """Return the node of a record."""
+        """Return the node of a record, or of the topic of a key's slots."""
         return f"{self.base}/{name.space.value}/{encode_name(name)}"
+
+    def notices(self, name: Name) -> list[tuple[str, str, bytes, int]]:
+        """Return the operations of a transaction that notify those who watch all slots of a key."""
+        return [("set", self.record(name.topic), b"", -1)] if name.is_slot else []
 
     @property
     def queues(self) -> str:
@@ -59,20 +64,24 @@ class Tree:
         return f"{self.base}/queue"
 
     def queue(self, name: Name) -> str:
-        """Return the parent of the queue entries of a key."""
-        return f"{self.base}/queue/{encode_name(name)}"
+        """Return the parent of the queue entries of a lock."""
+        return f"{self.base}/queue/{encode_name(name).replace('/', _SEPARATOR)}"
 
 
 def encode_name(name: Name) -> str:
     """Return the node name of a record below its space."""
-    if name.space is Space.LOCK:
+    if name.space is Space.LOCK or name == Name(name.key, Space.PERMIT):
         return _escaped(name.key)
-    return f"{_escaped(name.key)}{_SEPARATOR}{_escaped(name.part)}"
+    return f"{_escaped(name.key)}{_separator(name.space)}{_escaped(name.part)}"
+
+
+def _separator(space: Space) -> str:
+    return "/" if space is Space.PERMIT else _SEPARATOR
 
 
 def decode_name(space: Space, node: str) -> Name | None:
     """Return the name of a node; None if the node is not one of ours."""
-    key, separator, part = node.partition(_SEPARATOR)
+    key, separator, part = node.partition(_separator(space))
     try:
         name = Name(_plain(key), space, _plain(part))
     except UnicodeDecodeError:

@@ -76,7 +76,7 @@ class Grants:
         while isinstance(turn, _Turn):
             # of these operations, only the reply to the last contains the id of this transaction
             creates = (makes, path, b""), (makes, f"{path}/{mark}", b""), ("set", path, data, 0)
-            results = (yield transaction([*removes, *creates, *turn.operations]))[0]
+            results = (yield transaction([*removes, *creates, *turn.operations, *self._tree.notices(name)]))[0]
             if makes == "enter" and any(isinstance(one, kz.InvalidACLError) for one in results):
                 makes = "create"  # the writer has no user for the ACL of an entry, for instance if ACLs name hosts
                 continue
@@ -95,7 +95,7 @@ class Grants:
             elif isinstance(error, kz.NodeExistsError):
                 return Conflict()
             else:
-                yield from make(self._tree.space(name.space))
+                yield from make(path.rpartition("/")[0])
         return turn
 
     # --- whose turn ----------------------------------------------------------------------------------------------

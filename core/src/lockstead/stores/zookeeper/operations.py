@@ -33,7 +33,7 @@ from lockstead.protocol.commands import (
 from lockstead.script import Script
 from lockstead.stores.kept import DAMAGED, NO_MAP, is_expected, unreadable
 from lockstead.stores.zookeeper.answers import refused_at
-from lockstead.stores.zookeeper.encoding import Tree, decode_name, decode_record, encode_record, is_mark
+from lockstead.stores.zookeeper.encoding import Tree, decode_name, decode_record, encode_name, encode_record, is_mark
 from lockstead.stores.zookeeper.grant import Grants, check_below, conflict_or_absent, version_of
 from lockstead.stores.zookeeper.requests import Answers, Operation, Request, ask, descendants, read, transaction
 from lockstead.values import Name, Space
@@ -85,9 +85,7 @@ class Operations:
             only = Name(command.key)
             one = yield from self._read(only)
             return Listing(((only, one),) if isinstance(one, Snapshot) and not command.part_prefix else ())
-        nodes = (yield ask("get_children", root, syncs=root))[0]
-        if isinstance(nodes, kz.NoNodeError):
-            return Listing(())
+        nodes = yield from self._nodes(root, command)
         decoded = (decode_name(space, node) for node in nodes)
         names = [name for name in decoded if name is not None and command.shows(name)]
         entries: list[tuple[Name, Snapshot]] = []
@@ -100,6 +98,23 @@ class Operations:
                 if not isinstance(got, kz.NoNodeError)
             ]
         return Listing(tuple(entries))
+
+    def _nodes(self, root: str, command: List) -> Script[Request, Answers, list[str]]:
+        """Return the nodes below that of a space; of permits, those below the nodes of one key or of all keys."""
+        if command.space is Space.PERMIT and command.key is not None:
+            nodes = [encode_name(Name(command.key))]
+        else:
+            found = (yield ask("get_children", root, syncs=root))[0]
+            nodes = [] if isinstance(found, kz.NoNodeError) else found
+        if command.space is not Space.PERMIT:
+            return nodes
+        records: list[str] = []
+        for first in range(0, len(nodes), LISTED_AT_ONCE):
+            keys = nodes[first : first + LISTED_AT_ONCE]
+            found = yield ask("get_children", *(f"{root}/{key}" for key in keys), syncs=root)
+            for key, parts in zip(keys, found, strict=True):
+                records += [] if isinstance(parts, kz.NoNodeError) else [f"{key}/{part}" for part in parts]
+        return records
 
     # --- writing -------------------------------------------------------------------------------------------------
 
@@ -120,7 +135,8 @@ class Operations:
                 return Conflict()
             fields = {**stored.fields, **command.fields}
             data = encode_record(stored.mark, fields)
-            results = (yield transaction([("check", f"{path}/{stored.mark}"), ("set", path, data, stat.version)]))[0]
+            writes: list[Operation] = [("check", f"{path}/{stored.mark}"), ("set", path, data, stat.version)]
+            results = (yield transaction([*writes, *self._tree.notices(command.name)]))[0]
             if refused_at(results) is None:
                 return Snapshot(fields, stored.mark, str(results[1].version), token=stat.czxid)
             # the record changed in between and nothing was written, so read it again
@@ -132,7 +148,9 @@ class Operations:
         revision = -1 if command.revision is None else version_of(command.revision)
         if revision is not None and is_mark(command.incarnation):
             mark = f"{path}/{command.incarnation}"
-            removing = transaction([("delete", mark), ("delete", path, revision)], self._queue.clears(command.name))
+            deletes: list[Operation] = [("delete", mark), ("delete", path, revision)]
+            notices = self._tree.notices(command.name)
+            removing = transaction([*deletes, *notices], self._queue.clears(command.name))
             refused = refused_at((yield removing)[0])
             if refused is None:
                 return Removed()
@@ -150,7 +168,8 @@ class Operations:
         below = yield from descendants(path, got[1].numChildren)
         # a record created here meanwhile has a mark that is not in `below`, so its deletion would fail
         deletes: list[Operation] = [("delete", node) for node in reversed(below)]
-        removing = transaction([*deletes, ("delete", path, got[1].version)])
+        notices = self._tree.notices(command.name)
+        removing = transaction([*deletes, ("delete", path, got[1].version), *notices])
         return Removed() if refused_at((yield removing)[0]) is None else Conflict()
 
 

@@ -261,6 +261,7 @@ class Records:
 
     def subscribe(self, name: Name, on_change: OnChange) -> Subscription:
         """Return a subscription to a record, as specified by `stores.port.SupportsWatch`."""
+        name = name.topic
         subscription, is_first = self.subscriptions.add(name, on_change)
         with self._lock:
             record = self._records.get(name)
@@ -285,7 +286,10 @@ class Records:
 
 
 class _Record(Observer):
-    """A record with subscriptions. state: the id of the transaction that wrote it last; None if it is absent."""
+    """A record with subscriptions. state: the id of the transaction that wrote it last; None if it is absent.
+
+    Or the slots of a key, whose subscribers are called after each look, since any of them may have changed: None then.
+    """
 
     def __init__(self, records: Records, name: Name) -> None:
         super().__init__()
@@ -298,9 +302,10 @@ class _Record(Observer):
         if not records.is_wanted(self._name):
             return None
         stat = (yield records.watches.watched("exists", records.tree.record(self._name), self))[0]
-        before, self.state = self.state, None if stat is None else stat.mzxid
+        is_slot = self._name.is_slot
+        before, self.state = self.state, None if stat is None or is_slot else stat.mzxid
         # set the state first: a concurrent new subscriber is then called here or by `subscribe`
-        if before != self.state and (before != NEW or stat is None):
+        if is_slot or (before != self.state and (before != NEW or stat is None)):
             records.subscriptions.changed(self._name)
         return None
 
