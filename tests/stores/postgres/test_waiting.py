@@ -14,9 +14,11 @@ import pytest
 
 from lockstead.protocol.commands import Create, Extend, Read, Remove, Snapshot
 from lockstead.stores import url
-from lockstead.stores.port import Store, SupportsWatch
+from lockstead.stores.port import Store, SupportsBatching, SupportsWatch
 from lockstead.stores.postgres import watches as postgres_watches
-from lockstead.stores.postgres.statements import bucket, lock_class
+from lockstead.stores.postgres.statements import bucket, lock_class, topic
+from lockstead.testing.conformance.base import APT_TURN, OTHER_SLOT, SLOT
+from lockstead.testing.conformance.waiting import Changed
 from lockstead.values import Name
 from tests.servers.postgres import USER, BouncerServer, PostgresServer
 
@@ -133,6 +135,33 @@ def test_a_release_is_notified_where_somebody_waits_and_nowhere_else(
         (notice,) = other.notifies(timeout=LIMIT, stop_after=1)
         assert notice.payload.partition(" ")[2] == "apt"
         assert waiting.result() is True
+
+
+@pytest.mark.parametrize("is_batched", [False, True], ids=["alone", "batched"])
+def test_lock_slots_and_turn_of_a_key_notify_one_waiter_each_of_their_own(
+    server: PostgresServer, store: Store, schema: str, monkeypatch: pytest.MonkeyPatch, is_batched: bool
+) -> None:
+    monkeypatch.setattr(postgres_watches, "INSURANCE", 3600.0)
+    assert isinstance(store, SupportsBatching)
+    records = {name: made(store, name) for name in (APT, OTHER_SLOT, APT_TURN)}
+    watched = {APT: APT, OTHER_SLOT: SLOT, APT_TURN: APT_TURN}
+    with psycopg.connect(server.url(), autocommit=True) as other, ExitStack() as opened:
+        other.execute(f"LISTEN {schema}")
+        handle = opened.enter_context(closing(url.open_store(f"{server.url()}?schema={schema}")))
+        changes = {name: opened.enter_context(Changed(handle, subscribed)) for name, subscribed in watched.items()}
+        for one in changes.values():
+            one.settle()
+        for name, snapshot in records.items():
+            extend = Extend(name, {"n": "1"}, snapshot.incarnation)
+            answer = store.perform_many([extend, Read(APT)], LIMIT)[0] if is_batched else store.perform(extend, LIMIT)
+            assert isinstance(answer, Snapshot)
+            (notice,) = other.notifies(timeout=LIMIT, stop_after=1)
+            receivers, _, about = notice.payload.partition(" ")
+            assert about == topic(name)
+            assert "0" not in receivers.split(","), "everybody is notified"
+            assert changes[name].called(LIMIT)
+            assert not any(changes[one].seen.is_set() for one in changes.keys() - {name})
+            changes[name].settle()
 
 
 def test_a_change_that_was_not_notified_is_found_by_a_look(

@@ -26,7 +26,7 @@ from lockstead.protocol.commands import (
 from lockstead.script import Script
 from lockstead.stores.postgres.encoding import At, at, encoded, listing, seconds, shown, snapshot
 from lockstead.stores.postgres.libpq import Row
-from lockstead.stores.postgres.statements import Statements, bucket
+from lockstead.stores.postgres.statements import Statements, bucket, topic
 from lockstead.values import Name
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class Operations:
     """The scripts of one store. Safe to share between threads."""
 
     def __init__(self, url: str, statements: Statements, on_acquire: Callable[[str], None]) -> None:
-        """url: without credentials. on_acquire is called with the key of each lock that is asked for."""
+        """url: without credentials. on_acquire is called with the topic of each record that is asked for."""
         self._url = url
         self._statements = statements
         self._on_acquire = on_acquire
@@ -64,7 +64,7 @@ class Operations:
                 row = yield from self._change(self._statements.extend, command, asked, ends_at)
                 return snapshot(row) if isinstance(row, list) else row
             case Replace():
-                self._on_acquire(command.name.key)
+                self._on_acquire(topic(command.name))
                 fields = dict(command.fields)
                 asked = (*_expected(command), encoded(fields), _bucket(command.name))
                 row = yield from self._change(self._statements.replace, command, asked, ends_at)
@@ -78,7 +78,7 @@ class Operations:
                 raise TypeError(f"not a command for a store: {type(command).__name__}")
 
     def _create(self, command: Create) -> Operation[Snapshot | Conflict]:
-        self._on_acquire(command.name.key)
+        self._on_acquire(topic(command.name))
         place, fields = at(command.name), dict(command.fields)
         asked = (*place, encoded(fields))
         rows: list[Row] = []
@@ -130,4 +130,4 @@ def _expected(command: Extend | Replace | Remove) -> tuple[str | None, ...]:
 
 
 def _bucket(name: Name) -> str:
-    return str(bucket(name.key))
+    return str(bucket(topic(name)))

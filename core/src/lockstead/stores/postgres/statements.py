@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final
 
 from lockstead.reading import COUNTER_MAX, EPOCH_MAX, RECORD_BYTES_MAX
-from lockstead.values import Space
+from lockstead.values import TURN, Name, Space
 
 SCHEMA_VERSION: Final = 4
 """The version of the tables below."""
@@ -47,6 +47,7 @@ _SANE: Final = (
 _US: Final = f"CASE WHEN {_SANE} THEN (pg_catalog.date_part('epoch', {{0}}) * 1000000::float8)::bigint END"
 _MS: Final = f"(pg_catalog.date_part('epoch', {_CLOCK}) * 1000::float8)::bigint"
 _NAMED: Final = "{}.space = $1::text AND {}.key = $2::text AND {}.part = $3::text"
+_PERMIT: Final = f"{{}} = '{Space.PERMIT.value}'::text"
 _HERE: Final = "pg_catalog.pg_postmaster_start_time()"
 """Identifies one run of one server. Times are compared only within one: after a failover, times of another machine's
 clock mean nothing here."""
@@ -110,15 +111,20 @@ def lock_class(schema: str) -> int:
     return number - (1 << 32) if number >= 1 << 31 else number
 
 
-def bucket(key: str) -> int:
-    """Return the second of the two numbers of the advisory lock of a key's waiters."""
-    return zlib.crc32(key.encode()) % BUCKETS
+def topic(name: Name) -> str:
+    """Return what a notification of a change names: the key, and of permits whether it is a slot or the turn."""
+    return name.key if name.space is not Space.PERMIT else f"{name.key}\t{'slot' if name.is_slot else TURN}"
+
+
+def bucket(topic: str) -> int:
+    """Return the second of the two numbers of the advisory lock of a topic's waiters."""
+    return zlib.crc32(topic.encode()) % BUCKETS
 
 
 def statements(schema: str) -> Statements:
     """Return the statements for a schema, whose name must be checked."""
     record, at = f"{schema}.record", _NAMED.format("r", "r", "r")
-    ring = partial(_ring, schema, "$1::text", "$2::text")
+    ring = partial(_ring, schema, "$1::text", "$2::text", "$3::text")
     texts = {
         "create": _create(record, at),
         "retake": f"UPDATE {record} AS r SET granted = {_GRANTED.format(_MS)}, revision = 1, {_STAMPED}, "
@@ -147,13 +153,16 @@ def statements(schema: str) -> Statements:
         "list": f"SELECT key, part, {_SHOWN} FROM {record} AS r WHERE space = $1::text AND fields IS NOT NULL "
         "AND ($2::text IS NULL OR key = $2::text) "
         "AND pg_catalog.left(part, pg_catalog.length($3::text)) = $3::text",
-        "extend_many": _extend_many(record, _ring(schema, "w.space", "w.key", "w.bucket")),
+        "extend_many": _extend_many(record, _ring(schema, "w.space", "w.key", "w.part", "w.bucket")),
         "read_many": f"SELECT g.n, {_SHOWN} FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS g(n int, space text, "
         f"key text, part text) JOIN {record} AS r USING (space, key, part) WHERE fields IS NOT NULL",
         "state": f"SELECT granted, revision FROM {record} AS r WHERE {at} AND fields IS NOT NULL",
-        "states": "SELECT g.n, r.granted, r.revision FROM pg_catalog.jsonb_to_recordset($1::jsonb) "
-        f"AS g(n int, space text, key text, part text) JOIN {record} AS r USING (space, key, part) "
-        "WHERE fields IS NOT NULL",
+        "states": "WITH g AS (SELECT * FROM pg_catalog.jsonb_to_recordset($1::jsonb) "
+        "AS g(n int, space text, key text, part text)) "
+        f"SELECT g.n, r.part, r.granted, r.revision FROM g JOIN {record} AS r USING (space, key, part) "
+        "WHERE fields IS NOT NULL UNION ALL "
+        f"SELECT g.n, r.part, r.granted, r.revision FROM g JOIN {record} AS r USING (space, key) "
+        f"WHERE fields IS NOT NULL AND {_PERMIT.format('space')} AND g.part = ''::text AND r.part <> '{TURN}'::text",
         "check": "SELECT version, least, pg_catalog.pg_is_in_recovery(), pg_catalog.version(), "
         f"pg_catalog.date_part('epoch', {_CLOCK} - swept), pg_catalog.pg_backend_pid(), ({_added(schema)}) "
         f"FROM {schema}.meta",
@@ -213,21 +222,26 @@ def _extend_many(record: str, ring: str) -> str:
         f"{_STAMPED} FROM there AS t WHERE {same.format('t')} "
         "AND (t.granted IS NULL OR r.granted::text = t.granted) "
         "AND (t.revision IS NULL OR r.revision::text = t.revision) "
-        f"RETURNING t.n, t.bucket, r.space, r.key, {_FIELDS} AS fields, {_WRITTEN}) "
+        f"RETURNING t.n, t.bucket, r.space, r.key, r.part, {_FIELDS} AS fields, {_WRITTEN}) "
         f"SELECT g.n, w.granted, w.revision, w.updated, w.now, w.fields, {ring}, there.n IS NULL "
         "FROM g LEFT JOIN there ON there.n = g.n LEFT JOIN w ON w.n = g.n WHERE there.n IS NOT NULL "
         f"OR EXISTS (SELECT FROM {record} AS r WHERE {same.format('g')} AND r.fields IS NOT NULL)"
     )
 
 
-def _ring(schema: str, space: str, key: str, number: str) -> str:
+def _ring(schema: str, space: str, key: str, part: str, number: str) -> str:
     # A notification makes all commits of the whole server queue up for a moment, so it is sent only if there are
     # waiters. A waiter holds the lock of the bucket and reads the record *afterwards*; we try to lock it before the
     # commit and keep it until then. So either we see the waiter, or the waiter sees the change. The receiver is chosen
-    # by a function: as a part of the statement it would cost time even without waiters.
+    # by a function: as a part of the statement it would cost time even without waiters. Permits are told as locks are,
+    # under the name of their `topic`.
+    permit = _PERMIT.format(space)
+    told = f"CASE WHEN {permit} THEN '{Space.LOCK.value}'::text ELSE {space} END"
+    kind = f"CASE WHEN {part} = '{TURN}'::text THEN E'\\t{TURN}'::text ELSE E'\\tslot'::text END"
+    about = f"{key} || CASE WHEN {permit} THEN {kind} ELSE ''::text END"
     return (
         f"CASE WHEN {number} IS NOT NULL AND NOT pg_catalog.pg_try_advisory_xact_lock({lock_class(schema)}, {number}) "
-        f"THEN {schema}.tell({space}, {key}, {number}, '{{}}')::text END"
+        f"THEN {schema}.tell({told}, {about}, {number}, '{{}}')::text END"
     )
 
 

@@ -36,7 +36,7 @@ from lockstead.stores.postgres.encoding import changed, encoded, named, shown
 from lockstead.stores.postgres.libpq import Row
 from lockstead.stores.postgres.opening import AGE_MAX, CONNECTIONS_MAX, opened
 from lockstead.stores.postgres.operations import Operations
-from lockstead.stores.postgres.statements import bucket, statements
+from lockstead.stores.postgres.statements import bucket, statements, topic
 from lockstead.stores.postgres.url import Target
 from lockstead.stores.postgres.watches import Listener
 from lockstead.stores.subscriptions import OnChange, Subscription
@@ -191,7 +191,7 @@ class PostgresStore(StoreBase):
                 "fields": dict(command.fields),
                 "granted": command.incarnation,
                 "revision": command.revision,
-                "bucket": bucket(command.name.key) if command.fields else None,
+                "bucket": bucket(topic(command.name)) if command.fields else None,
             }
             for number, command in enumerate(commands)
         ]

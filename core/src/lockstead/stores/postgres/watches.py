@@ -12,7 +12,7 @@ import random
 import select
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Set
 from contextlib import suppress
 from typing import Final, TypeAlias
 
@@ -21,7 +21,7 @@ from lockstead.stores.postgres.connection import Connection, run
 from lockstead.stores.postgres.encoding import encoded, named
 from lockstead.stores.postgres.libpq import Row
 from lockstead.stores.postgres.session import connect
-from lockstead.stores.postgres.statements import EVERYBODY, Statements, bucket, lock_class
+from lockstead.stores.postgres.statements import EVERYBODY, Statements, bucket, lock_class, topic
 from lockstead.stores.postgres.url import Target
 from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions, join
 from lockstead.values import Name
@@ -56,7 +56,7 @@ Ask: TypeAlias = Callable[[bytes, tuple[str, ...], float], "list[Row]"]
 FORGETS_ABOVE: Final = 100
 """Number of remembered records beyond twice the number of those with subscriptions."""
 
-_NEW: Final = ("not looked at yet",)
+_NEW: Final = frozenset([("not looked at yet",)])
 _FAILURES: Final = (StoreError, ValueError, IndexError, KeyError)
 """Errors of a server that is down, or whose rows do not have the expected columns."""
 
@@ -73,8 +73,8 @@ class Listener:
         self._statements = statements
         self._ask = ask
         self._lock = threading.Lock()
-        # the last seen incarnation and revision of each record; None for an absent one
-        self._states: dict[Name, tuple[str | None, ...] | None] = {}
+        # part, incarnation and revision of the records of each topic when last seen; None if there was none
+        self._states: dict[Name, Set[tuple[str | None, ...]] | None] = {}
         self._fresh: set[Name] = set()
         self._wanted: dict[int, float] = {}
         self._held: frozenset[int] = frozenset()
@@ -83,24 +83,24 @@ class Listener:
         self._is_open = True
         self._listens = target.listen != "no"
         self._me = ""
-        # by key: the receivers so far of a notification that was not used yet, and until when it may be
+        # by topic: the receivers so far of a notification that was not used yet, and until when it may be
         self._unused: dict[str, tuple[str, float]] = {}
 
     def subscribe(self, name: Name, on_change: OnChange) -> Subscription:
         """Return a subscription to a record, as specified by `stores.port.SupportsWatch`."""
-        subscription, _ = self.subscriptions.add(name, on_change)
+        subscription, _ = self.subscriptions.add(name.topic, on_change)
         with self._lock:
-            self._fresh.add(name)
+            self._fresh.add(name.topic)
             if self._thread is not None:
                 self._wake()
             elif self._is_open:
                 self._start()
         return subscription
 
-    def note_acquire(self, key: str) -> None:
+    def note_acquire(self, about: str) -> None:
         """Note that this process tries to acquire a lock: then no other process needs to be notified in its place."""
         if self._unused:
-            self._unused.pop(key, None)
+            self._unused.pop(about, None)
 
     def _start(self) -> None:
         wake_reader, self._wakes = os.pipe()
@@ -200,7 +200,7 @@ class Listener:
     def _take_fresh(self, *, is_notified: bool) -> set[Name]:
         """Return newly subscribed records that were not polled yet; is_notified: only those with notifications."""
         with self._lock:
-            taken = {name for name in self._fresh if not is_notified or bucket(name.key) in self._held}
+            taken = {name for name in self._fresh if not is_notified or bucket(topic(name)) in self._held}
             self._fresh -= taken
             return taken
 
@@ -210,11 +210,15 @@ class Listener:
             return
         order = list(names)
         asked = encoded([{"n": number, **named(name)} for number, name in enumerate(order)])
-        found = {int(row[0] or 0): tuple(row[1:]) for row in ask(self._statements.states, (asked,), ANSWERS_WITHIN)}
+        found: dict[int, set[tuple[str | None, ...]]] = {}
+        for row in ask(self._statements.states, (asked,), ANSWERS_WITHIN):
+            found.setdefault(int(row[0] or 0), set()).add(tuple(row[1:]))
         for number, name in enumerate(order):
             before, state = self._states.get(name, _NEW), found.get(number)
             self._states[name] = state
-            if (state != before and before is not _NEW) or (state is None and (name in fresh or before is _NEW)):
+            # a change may have been missed before the first look: of slots, any
+            is_missed = (name in fresh or before is _NEW) and (state is None or name.is_slot)
+            if is_missed or (state != before and before is not _NEW):
                 self.subscriptions.changed(name)
         if len(self._states) > 2 * len(self.subscriptions) + FORGETS_ABOVE:
             known = self.subscriptions.names()
@@ -225,7 +229,7 @@ class Listener:
         now, lock = time.monotonic(), str(lock_class(self._target.schema))
         with self._lock:
             for name in self.subscriptions.names():
-                self._wanted[bucket(name.key)] = now
+                self._wanted[bucket(topic(name))] = now
             self._wanted = {number: at for number, at in self._wanted.items() if now - at < LINGERS}
             wanted = frozenset(self._wanted)
             dropped = self._held - wanted
@@ -250,38 +254,38 @@ class Listener:
         """Call the subscribers of what was notified; if there are none any more, pass the notification on."""
         while notified := connection.notifications():  # again: more may have arrived with a reply
             for payload in notified:
-                receivers, _, key = payload.partition(" ")
+                receivers, _, about = payload.partition(" ")
                 is_for_us = receivers.partition(",")[0] == self._me
                 if (is_for_us or receivers == str(EVERYBODY)) and not self._called(
-                    key, receivers if is_for_us else None
+                    about, receivers if is_for_us else None
                 ):
                     self._take_locks(connection)
-                    self._pass_on(connection, key, receivers)
+                    self._pass_on(connection, about, receivers)
 
-    def _called(self, key: str, receivers: str | None) -> bool:
-        """Call the subscribers of a key; return False if this process was notified and has none."""
+    def _called(self, about: str, receivers: str | None) -> bool:
+        """Call the subscribers of a topic; return False if this process was notified and has none."""
         subscribed = self.subscriptions.names()
-        names = [name for name in subscribed if name.key == key]
+        names = [name for name in subscribed if topic(name) == about]
         with self._lock:
             if names and receivers is not None:
-                self._unused[key] = receivers, time.monotonic() + ACQUIRES_WITHIN
-            if not names and not any(bucket(other.key) == bucket(key) for other in subscribed):
+                self._unused[about] = receivers, time.monotonic() + ACQUIRES_WITHIN
+            if not names and not any(bucket(topic(other)) == bucket(about) for other in subscribed):
                 # the bucket's lock lingers: this process must be passed over once, not at every release
-                self._wanted.pop(bucket(key), None)
+                self._wanted.pop(bucket(about), None)
         for name in names:
             self._states[name] = None  # usually it is gone: whatever is found next is a change
-            self.subscriptions.changed(name, is_free=receivers is not None)
+            self.subscriptions.changed(name, is_free=receivers is not None and not name.is_slot)
         return bool(names) or receivers is None
 
-    def _pass_on(self, connection: Connection, key: str, receivers: str) -> None:
-        connection.ask(self._statements.pass_on, (key, str(bucket(key)), f"{{{receivers}}}"), ANSWERS_WITHIN)
+    def _pass_on(self, connection: Connection, about: str, receivers: str) -> None:
+        connection.ask(self._statements.pass_on, (about, str(bucket(about)), f"{{{receivers}}}"), ANSWERS_WITHIN)
 
     def _pass_on_late(self, connection: Connection) -> float:
         """Pass on notifications that were not used here; return the seconds until there may be more."""
         now = time.monotonic()
-        for key, (receivers, until) in list(self._unused.items()):
-            if until <= now and self._unused.pop(key, None) is not None:
-                self._pass_on(connection, key, receivers)
+        for about, (receivers, until) in list(self._unused.items()):
+            if until <= now and self._unused.pop(about, None) is not None:
+                self._pass_on(connection, about, receivers)
         return min((max(0.0, until - now) for _, until in list(self._unused.values())), default=1.0)
 
     # --- life ----------------------------------------------------------------------------------------------------
