@@ -100,7 +100,7 @@ class Row(NamedTuple):
 
     def snapshot(self, space: Space) -> Snapshot:
         """Return the row as a snapshot. Only a lock's count outlives the record, so only locks have a token."""
-        token = self.granted if space is Space.LOCK else None
+        token = self.granted if space.is_lock else None
         fields = self.fields if self.is_sound and self.fields is not None else unreadable(NO_HEAD)
         return Snapshot(dict(fields), self.incarnation_text, self.revision_text, token=token)
 

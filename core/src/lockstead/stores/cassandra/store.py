@@ -35,7 +35,7 @@ from lockstead.stores.cassandra.connection import Connection, Found, MakeCluster
 from lockstead.stores.cassandra.rows import Row, at
 from lockstead.stores.kept import is_expected
 from lockstead.stores.port import StoreBase
-from lockstead.values import Name, Space
+from lockstead.values import Name
 
 if TYPE_CHECKING:
     from lockstead.stores.cassandra.url import Where
@@ -174,7 +174,7 @@ class CassandraStore(StoreBase):
             return self._mismatch(name, ends_at)
         drawn = uuid4()
         expects = (*at(name), state.held, state.incarnation, *revision)
-        if name.space is Space.LOCK:
+        if name.space.is_lock:
             statement = rows.FREE if command.revision is None else rows.FREE_AT
             refused = self._refusal(self._connection.ask(statement, (drawn, *expects), ends_at), drawn)
         else:
