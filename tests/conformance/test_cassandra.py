@@ -12,6 +12,7 @@ from lockstead.stores.cassandra.store import CassandraStore
 from lockstead.stores.port import Store
 from lockstead.testing.conformance import StoreConformance
 from lockstead.testing.conformance.base import Suite
+from tests.conformance.later import LaterSpaces
 from tests.servers.cassandra.place import CassandraPlace
 
 
@@ -33,7 +34,7 @@ class OnCassandra(Suite):
 
 @pytest.mark.cassandra
 @pytest.mark.xdist_group("cassandra node")
-class TestCassandra(OnCassandra, StoreConformance):
+class TestCassandra(OnCassandra, StoreConformance, LaterSpaces):
     pass
 
 

@@ -21,6 +21,7 @@ from lockstead.testing.conformance import (
 from lockstead.testing.conformance.base import Suite
 from lockstead.testing.conformance.hostile import Damage
 from lockstead.values import Name
+from tests.conformance.later import LaterSpaces
 from tests.servers.etcd import EtcdPlace, ask
 
 SPACES = iter(range(1_000_000))
@@ -62,7 +63,7 @@ class OnEtcd(Suite):
         return write
 
 
-class TestEtcd(OnEtcd, StoreConformance):
+class TestEtcd(OnEtcd, StoreConformance, LaterSpaces):
     pass
 
 

@@ -12,6 +12,7 @@ from lockstead.stores.gcs.store import GcsStore
 from lockstead.stores.port import Store
 from lockstead.testing.conformance import AwaitingConformance, StoreConformance
 from lockstead.testing.conformance.base import Suite
+from tests.conformance.later import LaterSpaces
 
 
 class OnGcs(Suite):
@@ -36,7 +37,7 @@ class OnGcs(Suite):
         twin.close()
 
 
-class TestGcs(OnGcs, StoreConformance):
+class TestGcs(OnGcs, StoreConformance, LaterSpaces):
     pass
 
 

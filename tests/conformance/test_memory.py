@@ -10,7 +10,7 @@ from lockstead.stores.memory.store import Memory, MemoryStore
 from lockstead.stores.port import Store
 from lockstead.testing.conformance import StoreConformance, WaitingConformance
 from lockstead.testing.conformance.base import Suite
-from lockstead.testing.conformance.permits import PermitsConformance, PermitsWaitingConformance
+from tests.conformance.later import LaterSpaces
 
 
 class OnMemory(Suite):
@@ -33,11 +33,11 @@ class OnMemory(Suite):
         twin.close()
 
 
-class TestMemory(OnMemory, StoreConformance, PermitsConformance):
+class TestMemory(OnMemory, StoreConformance, LaterSpaces):
     pass
 
 
-class TestMemoryWaiting(OnMemory, WaitingConformance, PermitsWaitingConformance):
+class TestMemoryWaiting(OnMemory, WaitingConformance):
     pass
 
 

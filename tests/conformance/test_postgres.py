@@ -23,6 +23,7 @@ from lockstead.testing.conformance import (
 from lockstead.testing.conformance.base import Suite
 from lockstead.testing.conformance.hostile import Damage
 from lockstead.values import Name
+from tests.conformance.later import LaterSpaces
 from tests.servers.places import place
 from tests.servers.postgres import USER, BouncerServer, PostgresPlace
 
@@ -94,7 +95,7 @@ class ThroughPgBouncer(OnPostgres):
         store.close()
 
 
-class TestPostgres(OnPostgres, StoreConformance):
+class TestPostgres(OnPostgres, StoreConformance, LaterSpaces):
     pass
 
 

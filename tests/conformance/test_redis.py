@@ -22,6 +22,7 @@ from lockstead.testing.conformance import (
 from lockstead.testing.conformance.base import Suite
 from lockstead.testing.conformance.hostile import Damage
 from lockstead.values import Name
+from tests.conformance.later import LaterSpaces
 from tests.servers.redis import ClusterPlace, RedisPlace, SecureRedisPlace, SentinelPlace
 
 
@@ -124,7 +125,7 @@ class OnCluster(_OnPlace):
         return cluster_place
 
 
-class TestRedis(OnRedis, StoreConformance):
+class TestRedis(OnRedis, StoreConformance, LaterSpaces):
     pass
 
 

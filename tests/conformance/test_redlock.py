@@ -12,6 +12,7 @@ from lockstead.stores.port import Store
 from lockstead.stores.redlock.store import RedlockStore
 from lockstead.testing.conformance import BatchConformance, StoreConformance
 from lockstead.testing.conformance.base import Suite
+from tests.conformance.later import LaterSpaces
 from tests.servers.redlock import RedlockPlace
 
 
@@ -53,7 +54,7 @@ class OnFive(OnRedlock):
         store.close()
 
 
-class TestRedlock(OnRedlock, StoreConformance):
+class TestRedlock(OnRedlock, StoreConformance, LaterSpaces):
     pass
 
 

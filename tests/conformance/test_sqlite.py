@@ -13,8 +13,8 @@ from lockstead.stores.sqlite.store import SqliteStore
 from lockstead.testing.conformance import HostileConformance, StoreConformance, WaitingConformance
 from lockstead.testing.conformance.base import Suite
 from lockstead.testing.conformance.hostile import Damage
-from lockstead.testing.conformance.permits import PermitsConformance, PermitsWaitingConformance
 from lockstead.values import Name
+from tests.conformance.later import LaterSpaces
 
 
 class OnSqlite(Suite):
@@ -46,7 +46,7 @@ class OnSqlite(Suite):
         return write
 
 
-class TestSqlite(OnSqlite, StoreConformance, PermitsConformance):
+class TestSqlite(OnSqlite, StoreConformance, LaterSpaces):
     pass
 
 
@@ -54,7 +54,7 @@ class TestSqliteHostile(OnSqlite, HostileConformance):
     pass
 
 
-class TestSqliteWaiting(OnSqlite, WaitingConformance, PermitsWaitingConformance):
+class TestSqliteWaiting(OnSqlite, WaitingConformance):
     pass
 
 

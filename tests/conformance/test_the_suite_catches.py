@@ -27,7 +27,7 @@ from lockstead.protocol.commands import (
 from lockstead.stores.memory.store import Memory, MemoryStore
 from lockstead.testing.conformance import StoreConformance
 from lockstead.testing.conformance.base import performing, performing_at_once
-from lockstead.values import Name
+from lockstead.values import Name, Space
 
 
 class CreateOverwrites(MemoryStore):
@@ -242,6 +242,21 @@ class ShowsNoToken(MemoryStore):
         return replace(answer, token=None) if isinstance(answer, Snapshot) else answer
 
 
+class PermitsHaveNoParts(MemoryStore):
+    def perform(self, command: Command[Any], limit: float) -> Any:
+        if not isinstance(command, List) and (name := command.name).space is Space.PERMIT:  # type: ignore[attr-defined]
+            command = replace(command, name=replace(name, part="0"))  # type: ignore[call-arg]
+        return super().perform(command, limit)
+
+
+class PermitsHaveNoTokens(MemoryStore):
+    def perform(self, command: Command[Any], limit: float) -> Any:
+        answer = super().perform(command, limit)
+        if isinstance(answer, Snapshot) and command.name.space is Space.PERMIT:  # type: ignore[attr-defined]
+            return replace(answer, token=None)
+        return answer
+
+
 class TokensBeginAgain(MemoryStore):
     def perform(self, command: Command[Any], limit: float) -> Any:
         answer = super().perform(command, limit)
@@ -304,6 +319,8 @@ CAUGHT_BY: dict[type[MemoryStore], str] = {
     AnswersShareTheStoresMap: "test_an_answer_is_a_picture_of_its_instant",
     ShowsNoTime: "test_the_time_of_an_answer_is_what_the_traits_say",
     ShowsNoToken: "test_tokens_grow_with_every_grant",
+    PermitsHaveNoParts: "test_permit_records_are_independent_of_each_other",
+    PermitsHaveNoTokens: "test_tokens_of_each_permit_record_grow_with_every_grant",
     TokensBeginAgain: "test_tokens_grow_with_every_grant",
     WorksOnAfterClose: "test_a_closed_store_is_unavailable_and_may_be_closed_again",
     DropsTheRecordsAtClose: "test_records_outlive_the_handle_that_wrote_them",

@@ -13,6 +13,7 @@ from lockstead.stores.port import Store
 from lockstead.stores.zookeeper.store import ZookeeperStore
 from lockstead.testing.conformance import BatchConformance, QueueConformance, StoreConformance, WaitingConformance
 from lockstead.testing.conformance.base import Suite
+from tests.conformance.later import LaterSpaces
 from tests.servers.places import Place, place
 
 SPACES = count()
@@ -41,7 +42,7 @@ class OnZookeeper(Suite):
         twin.close()
 
 
-class TestZookeeper(OnZookeeper, StoreConformance):
+class TestZookeeper(OnZookeeper, StoreConformance, LaterSpaces):
     pass
 
 

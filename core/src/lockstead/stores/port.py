@@ -90,8 +90,8 @@ class SupportsWatch(Protocol):
         few other waiters were notified, so an attempt to acquire (a write) is worthwhile. While the store cannot
         receive notifications, on_change is not called; callers poll with their own backoff.
 
-        A subscriber to a slot of permits is called at the changes of every slot of its key (`Name.topic`), and once
-        when the subscription takes effect, since any of them may have been freed before.
+        A subscriber to a slot of permits is called at the changes of every slot of its key (`Name.topic`), never with
+        is_free, and once when the subscription takes effect, since any of them may have been freed before.
         """
         ...
 

@@ -16,11 +16,14 @@ import pytest
 from lockstead.errors import StoreError
 from lockstead.protocol.commands import Command, Create, Extend, List, Read, Snapshot
 from lockstead.stores.port import Store
-from lockstead.values import Name, Space
+from lockstead.values import TURN, Name, Space
 
 T = TypeVar("T")
 
 APT: Final = Name("apt")
+SLOT: Final = Name("apt", Space.PERMIT, "0")
+OTHER_SLOT: Final = Name("apt", Space.PERMIT, "1")
+APT_TURN: Final = Name("apt", Space.PERMIT, TURN)
 
 
 Perform: TypeAlias = Callable[[Command[Any]], Any]

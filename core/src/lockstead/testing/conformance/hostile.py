@@ -11,14 +11,25 @@ from lockstead.errors import StoreRefused
 from lockstead.protocol.commands import Conflict, Create, Read, Remove, Removed
 from lockstead.protocol.record import decode, is_ours
 from lockstead.reading import RECORD_BYTES_MAX
-from lockstead.testing.conformance.base import APT, Perform, Suite, created, is_a, listed, require, shows
+from lockstead.testing.conformance.base import (
+    APT,
+    OTHER_SLOT,
+    SLOT,
+    Perform,
+    Suite,
+    created,
+    is_a,
+    listed,
+    require,
+    shows,
+)
 from lockstead.values import Name, Space
 
 Damage: TypeAlias = "Callable[[Name, bytes], bool]"
 """A function that writes bytes as the stored content of a record; returns False if the server rejects them."""
 
 MEMBER: Final = Name("apt", Space.MEMBER, "1/x")
-OTHER: Final = Name("other")
+BESIDE: Final = {APT: Name("other"), MEMBER: Name("apt", Space.MEMBER, "1/y"), SLOT: OTHER_SLOT}
 
 GARBAGE: Final = (
     b"",
@@ -47,11 +58,11 @@ class HostileConformance(Suite):
         """Return a function that damages an existing record."""
         raise NotImplementedError("a class of this suite has a fixture `damage` that damages a record")
 
-    @pytest.mark.parametrize("name", [APT, MEMBER], ids=["lock", "member"])
+    @pytest.mark.parametrize("name", BESIDE, ids=["lock", "member", "permit"])
     def test_h24_an_unreadable_record_is_isolated_and_removable(
         self, perform: Perform, damage: Damage, name: Name
     ) -> None:
-        created(perform, OTHER if name.space is Space.LOCK else Name("apt", Space.MEMBER, "1/y"))
+        created(perform, BESIDE[name])
         taken = 0
         for garbage in GARBAGE:
             made = created(perform, name)

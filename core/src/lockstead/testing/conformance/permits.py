@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, Final
 
 from lockstead.protocol.commands import (
     Absent,
-    Command,
     Conflict,
     Create,
     Extend,
@@ -18,13 +16,20 @@ from lockstead.protocol.commands import (
     TokenSource,
 )
 from lockstead.stores.port import Store
-from lockstead.testing.conformance.base import APT, Perform, Suite, created, is_a, is_stored, listed, require, shows
-from lockstead.testing.conformance.waiting import QUIET, Changed
+from lockstead.testing.conformance.base import (
+    APT_TURN,
+    OTHER_SLOT,
+    SLOT,
+    Perform,
+    Suite,
+    created,
+    is_a,
+    is_stored,
+    listed,
+    require,
+    shows,
+)
 from lockstead.values import TURN, Name, Space
-
-SLOT: Final = Name("apt", Space.PERMIT, "0")
-OTHER_SLOT: Final = Name("apt", Space.PERMIT, "1")
-TURN_NAME: Final = Name("apt", Space.PERMIT, TURN)
 
 
 class PermitsConformance(Suite):
@@ -64,7 +69,7 @@ class PermitsConformance(Suite):
     def test_tokens_of_each_permit_record_grow_with_every_grant(self, store: Store, perform: Perform) -> None:
         if store.traits.tokens is not TokenSource.NATIVE:
             return  # the engine draws them from the companion of the key
-        tokens: dict[Name, list[int | None]] = {name: [] for name in (SLOT, OTHER_SLOT, TURN_NAME)}
+        tokens: dict[Name, list[int | None]] = {name: [] for name in (SLOT, OTHER_SLOT, APT_TURN)}
         for _ in range(3):
             made = {name: created(perform, name) for name in tokens}
             for name, first in made.items():
@@ -76,82 +81,3 @@ class PermitsConformance(Suite):
             known = [token for token in of_slot if token is not None]
             require(len(known) == len(of_slot), f"an answer about {name} has no token: {of_slot}")
             require(all(one < two for one, two in pairwise(known)), f"tokens of {name} do not grow: {of_slot}")
-
-
-class PermitsWaitingConformance(Suite):
-    """The contract of `subscribe` for permit records: a subscriber to a slot is called for every slot of its key."""
-
-    def test_a_change_of_any_slot_calls_a_subscriber_to_another(
-        self, store: Store, twin: Store, perform: Perform
-    ) -> None:
-        created(perform, SLOT)
-        made = created(perform, OTHER_SLOT)
-        several = [Changed(store, SLOT), Changed(store, SLOT), Changed(store, Name("apt", Space.PERMIT, "2"))]
-        for one in several:
-            one.settle()
-        commands: list[Command[Any]] = [
-            Extend(OTHER_SLOT, {"ended": "1"}, made.incarnation),
-            Remove(OTHER_SLOT, made.incarnation),
-            Remove(SLOT, shows(perform(Read(SLOT))).incarnation),
-        ]
-        for command in commands:
-            twin.perform(command, self.limit)
-            for one in several:
-                require(one.called(self.limit / 2), f"{type(command).__name__} of a slot was not notified in time")
-                one.settle()
-        for one in several:
-            one.close()
-
-    def test_changes_of_several_slots_in_a_row_are_all_notified(
-        self, store: Store, twin: Store, perform: Perform
-    ) -> None:
-        """A subscriber reads at each call; after the last change it must be called once more."""
-        names = [Name("apt", Space.PERMIT, str(number)) for number in range(8)]
-        made = {name: created(perform, name) for name in names}
-        for first, second in zip(names[::2], names[1::2], strict=True):
-            with Changed(store, SLOT) as changes:
-                changes.settle()
-                twin.perform(Remove(first, made[first].incarnation), self.limit)
-                require(changes.called(self.limit / 2), "the first removal was not notified")
-                changes.seen.clear()
-                twin.perform(Remove(second, made[second].incarnation), self.limit)
-                require(changes.called(self.limit / 2), "a removal soon after another was not notified")
-
-    def test_a_subscription_to_a_present_slot_calls_at_once(self, store: Store, perform: Perform) -> None:
-        """Another slot may have been freed between the caller's read and its subscription."""
-        created(perform, SLOT)
-        with Changed(store, SLOT) as first:
-            require(first.called(self.limit / 2), "the first to subscribe to a slot was not called")
-            with Changed(store, SLOT) as second:
-                require(second.called(self.limit / 2), "the second to subscribe to a slot was not called")
-                first.settle()
-                second.settle()
-                require(not first.called(QUIET), "nothing changed")
-
-    def test_the_turn_is_watched_as_a_lock_is(self, store: Store, twin: Store, perform: Perform) -> None:
-        created(perform, APT)
-        created(perform, SLOT)
-        made = created(perform, TURN_NAME)
-        with Changed(store, TURN_NAME) as turn:
-            turn.settle()
-            twin.perform(Extend(TURN_NAME, {"n": "1"}, made.incarnation), self.limit)
-            require(turn.called(self.limit / 2), "an Extend of the turn was not notified in time")
-            turn.settle()
-            twin.perform(Remove(TURN_NAME, made.incarnation), self.limit)
-            require(turn.called(self.limit / 2), "a Remove of the turn was not notified in time")
-        with Changed(store, TURN_NAME) as turn:
-            require(turn.called(self.limit / 2), "a subscriber to an absent turn was not called")
-
-    def test_slots_turn_and_lock_of_a_key_notify_their_own_subscribers(
-        self, store: Store, twin: Store, perform: Perform
-    ) -> None:
-        made = {name: created(perform, name) for name in (APT, SLOT, TURN_NAME)}
-        watched = {name: Changed(store, name) for name in made}
-        for one in watched.values():
-            one.settle()
-        for name, snapshot in made.items():
-            watched[name].settle()
-            twin.perform(Remove(name, snapshot.incarnation), self.limit)
-            require(watched[name].called(self.limit / 2), f"the removal of {name} was not notified in time")
-        for one in watched.values():
-            one.close()

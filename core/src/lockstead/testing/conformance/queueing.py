@@ -7,7 +7,7 @@ import time
 
 from lockstead.protocol.commands import Conflict, Create, Extend, Read, Remove, Replace, Snapshot
 from lockstead.stores.port import ShowsQueue, Store, Subscription, SupportsFifoQueue
-from lockstead.testing.conformance.base import APT, Perform, Suite, is_a, require, shows
+from lockstead.testing.conformance.base import APT, APT_TURN, SLOT, Perform, Suite, is_a, require, shows
 from lockstead.testing.conformance.waiting import QUIET, Changed
 from lockstead.values import Name
 
@@ -127,25 +127,49 @@ class QueueConformance(Suite):
             require(isinstance(answer, Conflict) and answer.is_queued, f"a newcomer overtook a waiter: {answer}")
             shows(twin.perform(_create("first"), self.limit))
 
+    def test_the_turn_of_permits_has_a_queue_apart_from_the_locks(
+        self, store: Store, twin: Store, perform: Perform
+    ) -> None:
+        held = {name: shows(perform(_create("holder", name))) for name in (APT, APT_TURN, SLOT)}
+        with (
+            QueuePlace(store, "of-lock", self.limit) as of_lock,
+            QueuePlace(twin, "first", self.limit, APT_TURN) as first,
+            QueuePlace(store, "second", self.limit, APT_TURN) as second,
+        ):
+            require(_queue(store) == ["of-lock"], f"the lock's queue is {_queue(store)}")
+            require(_queue(store, APT_TURN) == ["first", "second"], f"the turn's queue is {_queue(store, APT_TURN)}")
+            perform(Remove(SLOT, held[SLOT].incarnation))
+            shows(perform(_create("newcomer", SLOT)))
+            perform(Remove(APT_TURN, held[APT_TURN].incarnation))
+            require(first.is_free(), "the first waiter for the turn was not notified")
+            answer = perform(_create("second", APT_TURN))
+            require(isinstance(answer, Conflict) and answer.is_queued, f"the second overtook the first: {answer}")
+            require(not second.free.is_set() and not of_lock.free.is_set(), "a waiter was notified out of turn")
+            shows(twin.perform(_create("first", APT_TURN), self.limit))
+            perform(Remove(APT, held[APT].incarnation))
+            require(of_lock.is_free(), "the waiter for the lock was not notified")
+            shows(perform(_create("of-lock")))
 
-def _create(waiter_id: str) -> Create:
-    return Create(APT, {"v": "1", "identity": waiter_id}, 30.0, waiter_id, 33.0)
+
+def _create(waiter_id: str, name: Name = APT) -> Create:
+    return Create(name, {"v": "1", "identity": waiter_id}, 30.0, waiter_id, 33.0)
 
 
-def _queue(store: Store) -> list[str]:
-    return [one.who for one in is_a(ShowsQueue, store).standing(APT, 10.0)]  # type: ignore[type-abstract]
+def _queue(store: Store, name: Name = APT) -> list[str]:
+    return [one.who for one in is_a(ShowsQueue, store).standing(name, 10.0)]  # type: ignore[type-abstract]
 
 
 class QueuePlace(Changed):
     """A waiter with a place in the queue, and the calls it has received."""
 
-    def __init__(self, store: Store, waiter_id: str, limit: float) -> None:
+    def __init__(self, store: Store, waiter_id: str, limit: float, name: Name = APT) -> None:
         self.free = threading.Event()
+        self._name = name
         self._waiter_id = waiter_id
         self._limit = limit
-        super().__init__(store)
+        super().__init__(store, name)
         ends_at = time.monotonic() + limit
-        while waiter_id not in _queue(store):
+        while waiter_id not in _queue(store, name):
             require(time.monotonic() < ends_at, f"{waiter_id} is not in the queue")
             time.sleep(0.01)
 
@@ -163,4 +187,4 @@ class QueuePlace(Changed):
     def close(self) -> None:
         """Leave the queue."""
         super().close()
-        self._store.leave(APT, self._waiter_id, self._limit)
+        self._store.leave(self._name, self._waiter_id, self._limit)
