@@ -16,9 +16,11 @@ import lockstead
 from lockstead.errors import StoreError, StoreRefused
 from lockstead.protocol.commands import Command, Create, Extend, Read, Remove, Snapshot
 from lockstead.stores import url as urls
-from lockstead.stores.port import Store
-from lockstead.testing.conformance.base import is_a
-from lockstead.values import Name, Space
+from lockstead.stores.port import Store, SupportsFifoQueue, SupportsWatch
+from lockstead.testing.conformance.base import created, is_a, listed, performing
+from lockstead.testing.conformance.queueing import QueuePlace
+from lockstead.testing.conformance.waiting import Changed
+from lockstead.values import TURN, Name, Space
 from tests.servers.base import needed
 from tests.servers.etcd import Etcd
 from tests.servers.postgres import PostgresServer
@@ -146,6 +148,28 @@ def test_who_contends_acquires_shares_waits_and_gives_back(roles: Roles, role: s
         member.release()
         assert lease.release()
         assert other.lock(f"held-by-{role}", ttl=60).acquire(timeout=10).release()
+
+
+@pytest.mark.parametrize("role", ["contender", "operator"])
+def test_who_contends_takes_permits_and_is_notified_of_others(roles: Roles, role: str) -> None:
+    store, other = roles.store(role), roles.store(role)
+    names = [Name(role, Space.PERMIT, part) for part in ("0", "1", TURN)]
+    made = [created(performing(store, LIMIT), name) for name in names]
+    assert set(listed(performing(other, LIMIT), Space.PERMIT, role)) == set(names)
+    if isinstance(other, SupportsWatch):
+        with Changed(other, names[0]) as slots, Changed(other, names[2]) as turn:
+            slots.settle()
+            turn.settle()
+            store.perform(Remove(names[1], made[1].incarnation), LIMIT)
+            assert slots.called(LIMIT)
+            turn.seen.clear()
+            store.perform(Remove(names[2], made[2].incarnation), LIMIT)
+            assert turn.called(LIMIT)
+    if isinstance(other, SupportsFifoQueue):
+        with QueuePlace(other, "me/1", LIMIT, names[2]):
+            pass
+    for one in (store, other):
+        one.close()
 
 
 def test_a_reader_sees_everything_and_changes_nothing(roles: Roles) -> None:

@@ -63,6 +63,7 @@ def test_the_reserved_names_are_those_of_the_page() -> None:
     place = BucketPath.at("bucket", "prefix")
     for space, part, shown in (
         (Space.MEMBER, "INCARNATION/NONCE", "member/KEY/INCARNATION/NONCE"),
+        (Space.PERMIT, "PART", "permit/KEY/PART"),
         (Space.COMPANION, "", "companion/KEY"),
         (Space.AUDIT, "MILLISECONDS-NONCE", "audit/KEY/MILLISECONDS-NONCE"),
     ):
