@@ -34,14 +34,16 @@ if TYPE_CHECKING:
     from lockstead.aio_election import AsyncElection
     from lockstead.aio_lease import AsyncLease
     from lockstead.aio_lock import AsyncClient, AsyncLock, connect_async
+    from lockstead.aio_semaphore import AsyncSemaphore
     from lockstead.aio_term import AsyncTerm
     from lockstead.batch import Batch
     from lockstead.election import Election
     from lockstead.fencing import FenceGuard, GcsFenceStore, SqlFenceStore
     from lockstead.lease import Lease
     from lockstead.runtime.interrupt import LeaseLostInterrupt
+    from lockstead.semaphore import Semaphore
     from lockstead.term import Term
-    from lockstead.views import AuditEntry, BreakResult, Contender, Leader, LockInfo
+    from lockstead.views import AuditEntry, BreakResult, Contender, Leader, LockInfo, Permits
 
 __version__ = "0.1.0"
 
@@ -51,6 +53,7 @@ __all__ = [
     "AsyncElection",
     "AsyncLease",
     "AsyncLock",
+    "AsyncSemaphore",
     "AsyncTerm",
     "AuditEntry",
     "Batch",
@@ -72,8 +75,10 @@ __all__ = [
     "LossReason",
     "NotAcquired",
     "OutcomeUnknown",
+    "Permits",
     "PreviousLease",
     "PreviousLeaseUnclean",
+    "Semaphore",
     "Sequencer",
     "Settings",
     "SqlFenceStore",
@@ -95,6 +100,7 @@ _WHEN_NAMED = {
     "AsyncTerm": "aio_term",
     "AsyncLease": "aio_lease",
     "AsyncLock": "aio_lock",
+    "AsyncSemaphore": "aio_semaphore",
     "AuditEntry": "views",
     "Contender": "views",
     "Batch": "batch",
@@ -105,6 +111,8 @@ _WHEN_NAMED = {
     "LockInfo": "views",
     "Lease": "lease",
     "GcsFenceStore": "fencing",
+    "Permits": "views",
+    "Semaphore": "semaphore",
     "SqlFenceStore": "fencing",
     "LeaseLostInterrupt": "runtime.interrupt",
     "Term": "term",

@@ -78,11 +78,14 @@ class Acquisition:
         ends_at = inf if is_patient or limit is None else max(self._started_at + limit, now + TRY_MIN - OVERTIME)
         self.limits = Limits(settings.request_timeout, ends_at, refuse_if_closed or engine.refuse_if_closed)
         if self._waits:
-            engine.refuse_self_wait(name)
-            self._request.on_wait = self._waiting
+            self._prepare_wait()
         if settings.owner is not None:
             # until it is kept or abandoned, a reclaim by the same owner must not take it for a dead process's
             engine.pending_holders[self._request.holder] = self._request
+
+    def _prepare_wait(self) -> None:
+        self.engine.refuse_self_wait(self._request.name)
+        self._request.on_wait = self._waiting
 
     def enter(self, waker: Waiter) -> bool:
         """Enter the local queue; True if it is our turn at once."""
@@ -91,10 +94,13 @@ class Acquisition:
     @uninterrupted
     def leave(self, waker: Waiter) -> None:
         """Leave the local queue."""
-        # a reference cycle would keep this acquisition alive, and the engine with it
-        self._request.on_wait = None
+        self._forget_callbacks()
         if self._waits:
             self._tidy(partial(self.engine.local_queue.leave, self.key, waker))
+
+    def _forget_callbacks(self) -> None:
+        # a reference cycle would keep this acquisition alive, and the engine with it
+        self._request.on_wait = None
 
     def _waiting(self, seen: Contended | StoreError) -> None:
         self.engine.local_queue.note(self.key, seen)
@@ -128,13 +134,16 @@ class Acquisition:
         if isinstance(seen, Contended) or (isinstance(seen, StoreError) and not is_late):
             return _seen_by_another(seen)
         self._has_asked = True
+        return self._acquiring(tries_once=not self._waits or not in_time, look_first=not was_first)
+
+    def _acquiring(self, *, tries_once: bool, look_first: bool) -> Script[Grant | Contended]:
         return acquire(
             self._request,
             self._context,
             attempt=attempt_shared if self._is_shared else None,
             gives_up_at=self.gives_up_at,
-            tries_once=not self._waits or not in_time,
-            look_first=not was_first,
+            tries_once=tries_once,
+            look_first=look_first,
         )
 
     @uninterrupted
@@ -145,14 +154,21 @@ class Acquisition:
             self._contended = outcome
             self._is_over = True
             self._not_pending()
-            engine.clean_up_abandoned(self._request, self._settings)
+            self._clean_up()
             return None
-        if engine.local_queue.is_followed(self.key):
-            engine.local_queue.note(self.key, Contended(decode(self._request.name, self._request.fields)))
+        self._note_grant()
         waited = max(0.0, engine.clock.now() - self._started_at)
         kept = engine.granted(outcome, self._request, self._context, waited)
         self._not_pending()
         return kind(engine, kept, engine.note_acquired(kept))
+
+    def _note_grant(self) -> None:
+        """Note the new holder for the waiters of this process, whose time may run out before their turn comes."""
+        if self.engine.local_queue.is_followed(self.key):
+            self.engine.local_queue.note(self.key, Contended(decode(self._request.name, self._request.fields)))
+
+    def _clean_up(self, error: BaseException | None = None) -> None:
+        self.engine.clean_up_abandoned(self._request, self._settings, error)
 
     @uninterrupted
     def failed(self, error: BaseException) -> None:
@@ -160,7 +176,7 @@ class Acquisition:
         self._is_over = True
         self._not_pending()
         if self._has_asked:
-            self._tidy(partial(self.engine.clean_up_abandoned, self._request, self._settings, error))
+            self._tidy(partial(self._clean_up, error))
 
     def _not_pending(self) -> None:
         if self._settings.owner is not None:

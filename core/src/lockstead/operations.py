@@ -214,6 +214,12 @@ class LockOperations:
     engine: Engine
     key: str
     settings: Settings
+    slot: str = ""
+
+    @property
+    def name(self) -> Name:
+        """The name of the lock's record; slot: of the record of a permit."""
+        return Name(self.key, Space.PERMIT, self.slot) if self.slot else Name(self.key)
 
     # --- by ticket -----------------------------------------------------------------------------------------------
 
@@ -290,7 +296,7 @@ class LockOperations:
     def _of_ticket(self, ticket: LeaseTicket | str) -> tuple[LeaseTicket, LeaseId, ProtocolContext]:
         said = registry.checked_ticket(ticket, self.key, self.engine.store.url)
         context = self.engine.context(self.settings.for_ttl(said.ttl))
-        return said, LeaseId(Name(self.key), said.group or said.holder, said.incarnation, said.ttl), context
+        return said, LeaseId(self.name, said.group or said.holder, said.incarnation, said.ttl), context
 
     # --- inspecting and breaking ---------------------------------------------------------------------------------
 
@@ -298,7 +304,7 @@ class LockOperations:
         """Return the holder of the lock; None if it is free."""
         self.engine.refuse_if_closed()
         context = self.engine.context(self.settings)
-        status = yield from leaving.read_status(Name(self.key), context)
+        status = yield from leaving.read_status(self.name, context)
         if status is None or status.record.ended:
             return None
         return (yield from _with_readers(holding(self.key, status, context), context))
@@ -309,7 +315,7 @@ class LockOperations:
         store = self.engine.store
         if not isinstance(store, ShowsQueue):
             raise StoreRefused(f"{store.traits.scheme}: this store has no queue to show; etcd: and zk: have one")
-        return [contender(standing) for standing in store.standing(Name(self.key), self.settings.request_timeout)]
+        return [contender(standing) for standing in store.standing(self.name, self.settings.request_timeout)]
 
     def freed(self, timeout: Duration | None) -> tuple[Script[Found], Limits]:
         """Wait until the lock is free, without acquiring it. Return script and limits; a single check has no other
@@ -318,7 +324,7 @@ class LockOperations:
         tries_once = timeout is not None and seconds(timeout, "timeout") == 0
         limits = self._patience(None if tries_once else timeout)
         script = until_free(
-            Name(self.key),
+            self.name,
             self.engine.context(self.settings),
             mode=self.settings.mode,
             gives_up_at=limits.gives_up_at,
@@ -343,7 +349,7 @@ class LockOperations:
 
         A lease that was revoked before has its entry already, unless writing it failed: then it is written now.
         """
-        engine, name = self.engine, Name(self.key)
+        engine, name = self.engine, self.name
         engine.refuse_if_closed()
         context = engine.context(self.settings)
         revoked = registry.revocation(reason, by, self.settings)

@@ -17,11 +17,12 @@ from lockstead.reading import clean
 from lockstead.runtime import fork
 from lockstead.settings import SETTING_NAMES, Given, Settings
 from lockstead.stores import url as urls
-from lockstead.values import LeaseTicket, checked_key
+from lockstead.values import EXCLUSIVE, LeaseTicket, checked_key, checked_permits
 
 if TYPE_CHECKING:
     from lockstead.protocol.record import Revocation
     from lockstead.runtime.engine import Engine
+    from lockstead.runtime.keeper import KeptLease
     from lockstead.stores.port import Store, StoreUrl
 
 Identity: TypeAlias = "tuple[str, int]"
@@ -211,6 +212,52 @@ def checked_text(text: str, what: str, bytes_max: int) -> str:
     if (size := len(text.encode())) > bytes_max:
         raise ValueError(f"{what} has {size} bytes; it may have {bytes_max}")
     return text
+
+
+MISMATCHES: Final = ("refuse", "follow", "resize")
+
+
+class NamedSemaphore(NamedLock):
+    """The common base of Semaphore and AsyncSemaphore: a lock's name and settings, and the expected limit."""
+
+    def __init__(
+        self, url: str, permits: int | None, *, on_mismatch: str, client: object | None, **settings: Unpack[Given]
+    ) -> None:
+        super().__init__(url, client=client, **settings)
+        self._expect(permits, on_mismatch)
+
+    def _expect(self, permits: int | None, on_mismatch: str) -> None:
+        if self._settings.mode != EXCLUSIVE:
+            raise ValueError("the permits of a semaphore are exclusive: leave out mode")
+        if permits is not None:
+            checked_permits(permits, 1)
+        if on_mismatch not in MISMATCHES:
+            raise ValueError(f"on_mismatch must be one of {', '.join(map(repr, MISMATCHES))}, not {on_mismatch!r}")
+        self._permits = permits
+        self._on_mismatch = on_mismatch
+        self._last = LastPermit()
+
+    @property
+    def permits(self) -> int | None:
+        """The limit that this process expects; None for any."""
+        return self._permits
+
+
+@dataclass(slots=True)
+class LastPermit:
+    """The permit that a semaphore object acquired last: its slot is tried first, once it is released."""
+
+    slot: int | None = None
+    kept: weakref.ref[KeptLease] | None = None
+
+    def guess(self) -> int | None:
+        """Return the slot, unless its lease is still held."""
+        kept = None if self.kept is None else self.kept()
+        return None if kept is not None and not kept.lease_state.is_over else self.slot
+
+    def __reduce__(self) -> tuple[type[LastPermit], tuple[int | None]]:
+        """Leave the lease in this process."""
+        return LastPermit, (self.slot,)
 
 
 def person() -> str:

@@ -46,6 +46,9 @@ class Space(Enum):
         return self is Space.LOCK or self is Space.PERMIT
 
 
+PERMITS_MAX: Final = 10_000
+"""Maximum limit of a semaphore: a waiter lists all its slots."""
+
 TURN: Final = "turn"
 """The part of the permit record that waiters acquire in turn; the other permit records of a key are its slots."""
 
@@ -343,3 +346,12 @@ def checked_key(key: str) -> str:
         if not unicodedata.is_normalized("NFC", key):
             raise ValueError(f"the key {key!r} is not in Unicode's form NFC; pass unicodedata.normalize('NFC', key)")
     return key
+
+
+def checked_permits(permits: object, least: int) -> int:
+    """Return a number of permits; TypeError or ValueError if it is not a whole number from `least` on."""
+    if isinstance(permits, bool) or not isinstance(permits, int):
+        raise TypeError(f"permits must be a whole number, not {permits!r}")
+    if not least <= permits <= PERMITS_MAX:
+        raise ValueError(f"permits is {permits}; it must be at least {least} and at most {PERMITS_MAX}")
+    return permits

@@ -5,17 +5,18 @@ Instants are from the writer's wall clock and for display only; no decision depe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lockstead.errors import StoreRefused
 from lockstead.protocol.commands import Snapshot
 from lockstead.protocol.context import ProtocolContext, token_of
+from lockstead.protocol.permits import slot_of
 from lockstead.protocol.release import Broken, RecordStatus, status
 from lockstead.reading import DAMAGE, clean, on_calendar, whole
 from lockstead.reading import instant as epoch_of
-from lockstead.values import EXCLUSIVE, Name, Space, checked_key
+from lockstead.values import EXCLUSIVE, TURN, Name, Space, checked_key
 
 if TYPE_CHECKING:
     import pendulum
@@ -68,6 +69,11 @@ class LockInfo:
     value: str | None = None
 
     @property
+    def slot(self) -> int | None:
+        """The number of a permit; None for a lock."""
+        return int(self.mode.removeprefix("permit/")) if self.mode.startswith("permit/") else None
+
+    @property
     def is_foreign(self) -> bool:
         """Whether another program wrote it: only those have no ttl. Its other fields are in labels."""
         return self.ttl is None and self.decode_error is None
@@ -86,6 +92,26 @@ class LockInfo:
     def alert_at(self) -> pendulum.DateTime | None:
         """When the work becomes overdue; None if its holder gave no expected duration."""
         return instant(self.alert_epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class Permits:
+    """A semaphore: its limit, the holders of its permits by slot, and the waiter whose turn it is.
+
+    held includes leases that have expired, and permits at or above a limit that was lowered: each until it is released
+    or taken.
+    """
+
+    key: str
+    limit: int
+    held: tuple[LockInfo, ...]
+    next_waiter: LockInfo | None = None
+
+    @property
+    def free(self) -> int:
+        """How many permits can be acquired now, as far as one read can tell."""
+        taken = sum(not one.is_expired and one.slot is not None and one.slot < self.limit for one in self.held)
+        return self.limit - taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +270,19 @@ def listing(name: Name, seen: Snapshot, context: ProtocolContext) -> LockInfo | 
         return None
     info = holding(name.key, seen_now, context)
     return replace(info, registration=name.part) if name.space is Space.MEMBER else info
+
+
+def permits_of(key: str, limit: int, entries: Iterable[tuple[Name, Snapshot]], context: ProtocolContext) -> Permits:
+    """Return a semaphore from the listing of its slots."""
+    shown = {name.part: listing(name, seen, context) for name, seen in entries}
+    turn = shown.pop(TURN, None)
+    held = {
+        int(part): one
+        for part, one in shown.items()
+        if one is not None and slot_of(Name(key, Space.PERMIT, part)) is not None
+    }
+    by_slot = tuple(replace(held[slot], mode=f"permit/{slot}") for slot in sorted(held))
+    return Permits(key, limit, by_slot, None if turn is None or turn.is_expired else turn)
 
 
 def _unreadable(key: str, seen: Snapshot, decode_error: str) -> LockInfo:

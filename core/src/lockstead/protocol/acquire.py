@@ -167,7 +167,7 @@ def acquire(
             if is_last and contended is not None:
                 return contended
             if is_last:
-                raise _of_whole_acquisition(request, store_error or error) from store_error
+                raise error_of_acquisition(request, store_error or error) from store_error
         else:
             if isinstance(outcome, Grant) or is_last:
                 return outcome
@@ -188,7 +188,7 @@ def acquire(
         look_first = not pause.answer.is_turn
 
 
-def _of_whole_acquisition(request: AcquireRequest, error: StoreError) -> StoreError:
+def error_of_acquisition(request: AcquireRequest, error: StoreError) -> StoreError:
     """Return the error for the whole acquisition, not only for its last request."""
     if not request.unsettled or isinstance(error, OutcomeUnknown):
         return error

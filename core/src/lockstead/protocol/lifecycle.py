@@ -127,6 +127,11 @@ class LeaseState:
         return self.reason in (None, LossReason.ENDED)
 
     @property
+    def is_over(self) -> bool:
+        """Return whether this process has released or lost the lease."""
+        return self.state in (State.LEFT, State.LOST)
+
+    @property
     def notify_at(self) -> float:
         """The latest instant at which the loss is notified, whatever is in flight."""
         return self.deadline - self.settings.abort_margin

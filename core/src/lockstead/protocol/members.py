@@ -103,7 +103,13 @@ def nonce_of(holder: str) -> str:
 
 def member_name(lease: LeaseId, nonce: str) -> Name:
     """Return the reserved name of a member's registration."""
-    return Name(lease.name.key, Space.MEMBER, f"{lease.incarnation}/{nonce}")
+    return Name(lease.name.key, Space.MEMBER, f"{_members_of(lease)}{nonce}")
+
+
+def _members_of(lease: LeaseId) -> str:
+    # slots of one key may have the same incarnation
+    slot = f"permit/{lease.name.part}/" if lease.name.is_slot else ""
+    return f"{slot}{lease.incarnation}/"
 
 
 def attach(
@@ -313,7 +319,7 @@ def repeated(command: Remove | Extend, context: ProtocolContext) -> Script[tuple
 
 def registered(lease: LeaseId) -> Script[Reply[Listing]]:
     """Read the registrations under a lease; StoreRefused if there are more than `MEMBERS_MAX`."""
-    listed = yield from ask(List(Space.MEMBER, lease.name.key, f"{lease.incarnation}/"))
+    listed = yield from ask(List(Space.MEMBER, lease.name.key, _members_of(lease)))
     check_count(lease.name, listed.answer)
     return listed
 

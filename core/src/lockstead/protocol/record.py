@@ -39,6 +39,7 @@ from lockstead.values import (
     DURATION_MAX,
     EXCLUSIVE,
     HEIR_BYTES_MAX,
+    PERMITS_MAX,
     SHARED,
     VALUE_BYTES_MAX,
     LeaseOutcome,
@@ -227,6 +228,9 @@ def decode(name: Name, fields: Mapping[str, str], *, foreign: bool = False) -> R
             "another key"
         )
     if major > VERSION:
+        if is_gate(fields):
+            permits = permits_text(gate_limit(name.key, fields))
+            raise KeyIsSemaphore(f"{name.key!r} is a semaphore with {permits}; use lockstead.Semaphore, or another key")
         raise StoreRefused(
             f"the record of {name.key!r} has version {clean(version[:40])}, this lockstead reads {VERSION}: "
             "upgrade this process"
@@ -247,6 +251,34 @@ def decode(name: Name, fields: Mapping[str, str], *, foreign: bool = False) -> R
     if sum(map(len, fields)) + sum(map(len, fields.values())) > RECORD_BYTES_MAX:
         raise _unreadable(name, TOO_LARGE)
     return Record(**values, unknown=unknown)
+
+
+GATE_VERSION: Final = 2
+
+
+class KeyIsSemaphore(StoreRefused):
+    """The key is that of a semaphore, not of a lock."""
+
+
+def is_gate(fields: Mapping[str, str]) -> bool:
+    """Return whether a record is the gate of a semaphore. Its version keeps clients away that know locks only."""
+    return _major(fields.get("v", "")) == GATE_VERSION and fields.get("mode") == "permits"
+
+
+def gate_limit(key: str, fields: Mapping[str, str]) -> int:
+    """Return the limit in the gate of a semaphore; StoreRefused if it is damaged."""
+    limit = whole(fields.get("limit", ""))
+    if limit is None or limit > PERMITS_MAX:
+        said = clean(fields.get(DAMAGE, f"its limit is {fields.get('limit', '')[:40]!r}")[:200])
+        raise StoreRefused(
+            f"the semaphore {key!r} is damaged: {said}; set its limit: semaphore.resize(n), lockstead permits --set N"
+        )
+    return limit
+
+
+def permits_text(limit: int) -> str:
+    """Format a number of permits: "3 permits"."""
+    return "1 permit" if limit == 1 else f"{limit} permits"
 
 
 def _decode_foreign(name: Name, fields: Mapping[str, str]) -> Record:

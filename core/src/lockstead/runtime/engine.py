@@ -191,11 +191,12 @@ class Engine:
         """Emit a warning for settings that work but are not recommended on this store, once per message."""
         recommended = self.traits.ttl_recommended
         if settings.ttl < recommended:
-            self._warn(key, f"ttl is {settings.ttl:g} s; at least {recommended:g} s is recommended on this store")
+            self.warn(key, f"ttl is {settings.ttl:g} s; at least {recommended:g} s is recommended on this store")
         if settings.renews_late:
-            self._warn(key, f"renew_every is {settings.renew_every:g} s, above 1/{RENEWALS_PER_TTL} of the ttl")
+            self.warn(key, f"renew_every is {settings.renew_every:g} s, above 1/{RENEWALS_PER_TTL} of the ttl")
 
-    def _warn(self, key: str, message: str) -> None:
+    def warn(self, key: str, message: str) -> None:
+        """Emit a warning, each message once."""
         if message not in self._warned:
             self._warned.add(message)
             self.emit(EngineWarning(key, message))
@@ -352,13 +353,17 @@ class Engine:
                 self._owner_notes.pop(key, None)
         self.local_queue.wake_first(key)
 
+    def is_held_here(self, key: str) -> bool:
+        """Return whether this thread or task holds a lease on the key."""
+        notes = self._owner_notes.get(key)
+        if not notes:
+            return False
+        caller, now = _caller(), self.clock.now()
+        return any(note.holds(caller, now) for note in notes)
+
     def refuse_self_wait(self, name: Name) -> None:
         """Raise NotAcquired if this thread or task already holds the key: it would wait for itself."""
-        notes = self._owner_notes.get(name.key)
-        if not notes:
-            return
-        caller, now = _caller(), self.clock.now()
-        if any(note.holds(caller, now) for note in notes):
+        if self.is_held_here(name.key):
             raise NotAcquired(
                 f"{name.key!r} is already held by this thread or task (locks are not reentrant); use the lease that it "
                 "has, or another key",

@@ -60,13 +60,19 @@ class HeldLease:
 
     @property
     def mode(self) -> str:
-        """ "exclusive", or "shared" for a reader, which holds the lock together with other readers."""
-        return self._lease_state.mode
+        """ "exclusive"; "shared" for a reader, which holds the lock together with others; "permit/2" for slot 2."""
+        return self._lease_state.mode if self.slot is None else f"permit/{self.slot}"
 
     @property
     def ttl(self) -> float:
         """How long the lease lives without renewal, seconds; fixed at the grant."""
         return self._lease_state.lease.ttl
+
+    @property
+    def slot(self) -> int | None:
+        """The number of the permit, from 0 on: two holders never have the same one. None for a lock."""
+        name = self._lease_state.lease.name
+        return int(name.part) if name.is_slot else None
 
     @property
     def is_held(self) -> bool:
