@@ -15,7 +15,16 @@ GUIDES = [
     "packages/gcs_emulator/README.md",
     *(
         f"docs/{name}.md"
-        for name in ("getting-started", "elections", "run", "command-line", "stores/memory", "terraform", "testing")
+        for name in (
+            "getting-started",
+            "semaphores",
+            "elections",
+            "run",
+            "command-line",
+            "stores/memory",
+            "terraform",
+            "testing",
+        )
     ),
 ]
 ELSEWHERE = [
