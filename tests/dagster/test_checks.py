@@ -131,6 +131,14 @@ def test_who_holds_it_under_the_very_token_does_not_fail_it(world: World):
         assert world.check(whole)[0]
 
 
+def test_readers_under_a_newer_token_do_not_fail_it(world: World):
+    written = world.token()
+    world.write(whole, key="apt", token=written)
+    with world.locks.lock("apt", ttl=60, mode="shared").hold() as lease:
+        assert lease.sequencer().token > written
+        assert world.check(whole)[0]
+
+
 def test_a_later_lease_that_was_broken_fails_it(world: World):
     world.write(whole, key="apt", token=world.token())
     lock = world.locks.lock("apt", ttl=60, owner="somebody")

@@ -1,9 +1,9 @@
 """An asset check that compares fencing tokens: was the asset written by the last holder of its lock?
 
-It only reads. The newest known token of a lock is the greatest of three: that of the holder, also of one that died;
-those of broken leases; and those of the materializations of this asset or partition. A lease that was released normally
-leaves no trace in a store, so if several assets share a lock, a check fails because of another asset only while that is
-being written. Annotations here are not strings, since Dagster reads them.
+It only reads. The newest known token of a lock is the greatest of three: that of the holder, also of one that died, but
+not of readers; those of broken leases; and those of the materializations of this asset or partition. A lease that was
+released normally leaves no trace in a store, so if several assets share a lock, a check fails because of another asset
+only while that is being written. Annotations here are not strings, since Dagster reads them.
 """
 
 import contextlib
@@ -108,7 +108,7 @@ def judge(what: str, lock: "Lock", found: Sequence[Seen]) -> tuple[str | None, i
         return f"the newest materialization of {what} was written under {last.key!r}, not {lock.key!r}", last.token
     ours = f"the newest materialization of {what} was written under token {last.token}"
     held = lock.inspect()
-    if held is not None and held.token is not None and held.token > last.token:
+    if held is not None and held.mode != "shared" and held.token is not None and held.token > last.token:
         return f"{ours}, and {is_held(lock.key, held)}", last.token
     for one in found:
         if one.key == lock.key and one.token is not None and one.token > last.token:
