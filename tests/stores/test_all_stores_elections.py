@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any
 
@@ -29,7 +28,7 @@ def test_terms_values_and_observers(bench: Bench) -> None:
         for found in b.observe():
             seen.append(None if found is None else found.value)
 
-    threading.Thread(target=observe, daemon=True).start()
+    observer = in_background(observe)
     until(lambda: seen == [None], ENOUGH)
     terms: list[int] = []
     for leading in (a, b, a):
@@ -49,6 +48,7 @@ def test_terms_values_and_observers(bench: Bench) -> None:
     assert terms == sorted(set(terms))
     until(lambda: seen[-1] is None, ENOUGH)
     b.close()
+    observer.result()
 
 
 def test_e05_the_heir_leads_next_though_another_candidate_waits_longer(bench: Bench) -> None:
