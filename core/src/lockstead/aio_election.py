@@ -201,6 +201,9 @@ class AsyncElection(registry.NamedLock):
             try:
                 if engine.traits.tokens is not TokenSource.NONE:
                     await term.sequencer()
+                if term.time_left <= self._settings.abort_margin:
+                    # too little is left to begin: `on_deposed` would be late
+                    await term.renew()
                 break
             except BaseException as error:
                 with suppress(StoreError):

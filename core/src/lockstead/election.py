@@ -202,6 +202,9 @@ class Election(registry.NamedLock):
             try:
                 if engine.traits.tokens is not TokenSource.NONE:
                     term.sequencer()
+                if term.time_left <= self._settings.abort_margin:
+                    # too little is left to begin: `on_deposed` would be late
+                    term.renew()
                 break
             except BaseException as error:
                 with suppress(StoreError):
