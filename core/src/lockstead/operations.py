@@ -21,8 +21,8 @@ from lockstead.protocol.acquire import Contended
 from lockstead.protocol.commands import List, Read, Script, TokenSource, ask
 from lockstead.protocol.context import LeaseId, ProtocolContext
 from lockstead.protocol.fence import draw_token, verify
-from lockstead.protocol.members import Attached as Joined
 from lockstead.protocol.members import (
+    DOWNGRADED,
     Introduction,
     MemberRenewed,
     attach,
@@ -33,8 +33,8 @@ from lockstead.protocol.members import (
     renew_member,
     take_back,
 )
-from lockstead.protocol.previous_lease import NOBODY_BEFORE
-from lockstead.protocol.record import number, previous_lease_text, progress_text
+from lockstead.protocol.members import Attached as Joined
+from lockstead.protocol.record import number, progress_text
 from lockstead.protocol.renew import BEING_RELEASED, Over, extensible, over, renew
 from lockstead.protocol.renew import Renewed as Renewal
 from lockstead.protocol.retries import with_retries
@@ -175,9 +175,7 @@ def downgrade(lease: HeldLease) -> Script[None]:
         engine.keeper.register(kept, joined)
         lease.check()
         lease_state.downgraded()
-        # what came before this lease is its own matter, and done with
-        shared = {"mode": SHARED, "before": previous_lease_text(NOBODY_BEFORE)}
-        outcome = yield from with_retries(lambda: renew(own, shared, context), name, context, until=until)
+        outcome = yield from with_retries(lambda: renew(own, DOWNGRADED, context), name, context, until=until)
     if isinstance(outcome, Over):
         engine.keeper.lose(kept, outcome.reason, outcome.detail)
         raise lease._found_lost()

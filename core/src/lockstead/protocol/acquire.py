@@ -32,7 +32,7 @@ from lockstead.protocol.context import LeaseId, ProtocolContext, is_over, over_i
 from lockstead.protocol.election import left_to_heir
 from lockstead.protocol.fence import draw_token
 from lockstead.protocol.groups import marked_and_empty
-from lockstead.protocol.members import Attached, drain
+from lockstead.protocol.members import Attached, drain, nonce_of
 from lockstead.protocol.previous_lease import (
     FORGOTTEN,
     previous_for_next,
@@ -61,8 +61,8 @@ class AcquireRequest:
     has_waited: we may have a place in the store's queue. is_heir: an ended record was left to us. reclaim: take the
     lock from an earlier process of the same owner. keeps: returns whether this process holds a lease of a holder.
     on_wait: called before each pause with the contention or the store error that causes it. nonce, registration: of a
-    reader, for its place in a group; group: the last one in which it may be registered. signs: signs of life in the
-    mark by which a writer waits for readers.
+    reader, for its place in a group; group: the last one in which it may be registered; withdrawals: how often it
+    withdrew. signs: signs of life in the mark by which a writer waits for readers.
     """
 
     name: Name
@@ -80,12 +80,24 @@ class AcquireRequest:
     nonce: str = ""
     registration: Mapping[str, str] = field(default_factory=dict)
     group: LeaseId | None = None
+    withdrawals: int = 0
     signs: int = 0
 
     @property
     def is_shared(self) -> bool:
         """Return whether it is a reader that asks."""
         return bool(self.registration)
+
+    @property
+    def registered_as(self) -> str:
+        """Return the holder in the reader's registration."""
+        return self.registration["identity"]
+
+    def register_anew(self) -> None:
+        """Name the next registration differently: a late removal of the last one must not hit it."""
+        holder = f"{self.holder}.{self.withdrawals}"
+        self.registration = {**self.registration, "identity": holder}
+        self.nonce = nonce_of(holder)
 
     @property
     def may_keep_place(self) -> bool:
@@ -351,7 +363,12 @@ def _after_readers(
     marked = yield from marked_and_empty(request, reply, record, context)
     if isinstance(marked, Snapshot):
         # the revision that showed the mark before the list was read
-        return (yield from take_over(request, marked, context.decode(request.name, marked), context))
+        shown = context.decode(request.name, marked)
+        taken = yield from take_over(request, marked, shown, context)
+        if isinstance(taken, Contended):
+            # earlier waiters go first, but readers among them cannot join a group that is marked
+            yield unused(request.name, marked.incarnation, previous_of(shown, context), context, marked.revision)
+        return taken
     return None if marked is None else Contended(record, reply.answer, over_in=marked)
 
 

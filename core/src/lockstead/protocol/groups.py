@@ -53,7 +53,7 @@ def _marked(
 ) -> Script[Snapshot | None]:
     """Mark a group as wanted, unless another writer does so; return the record from an answer that shows a mark.
 
-    The mark of any writer serves all. It contains a number that grows every third of a ttl, as a sign of life.
+    The mark of any writer serves all. It contains a number that grows with every sign of life.
     """
     seen: Snapshot = reply.answer
     every = (record.ttl or context.settings.ttl) / RENEWALS_PER_TTL
@@ -64,11 +64,14 @@ def _marked(
             return seen
     request.signs += 1
     wanted = {"wanted": wanted_text(request.holder, request.signs)}
-    answer = (yield from ask(Extend(request.name, wanted, seen.incarnation))).answer
-    if not isinstance(answer, Snapshot):
+    marked = yield from ask(Extend(request.name, wanted, seen.incarnation))
+    if not isinstance(marked.answer, Snapshot):
         return None
-    shown = context.decode(request.name, answer)
-    return answer if shown.is_group and shown.wanted else None
+    shown = context.decode(request.name, marked.answer)
+    if not (shown.is_group and shown.wanted):
+        return None
+    context.observations.note_sign(request.name, shown.wanted, marked)
+    return marked.answer
 
 
 def _occupied_for(group: LeaseId, salt: str, context: ProtocolContext) -> Script[float | None]:
@@ -94,7 +97,7 @@ def _first_over_in(listed: Reply[Listing], context: ProtocolContext) -> float:
 
 
 def end_if_wanted(group: LeaseId, context: ProtocolContext) -> Script[None]:
-    """End a group that a writer waits for, if no reader is registered any more. Called after a reader has left.
+    """End a group that no reader can join any more, if none is registered. Called after a reader has left.
 
     The holder of a lease whose downgrade never took effect removes the record, which is still exclusive.
     """
@@ -107,5 +110,7 @@ def end_if_wanted(group: LeaseId, context: ProtocolContext) -> Script[None]:
         return
     if record.is_exclusive and record.holder == group.holder and record.revoked is None:
         yield from ask(Remove(group.name, seen.incarnation, seen.revision))
-    elif record.is_group and record.wanted and (yield from _occupied_for(group, group.holder, context)) is None:
+    elif (record.is_group and (record.wanted or record.is_ending)) and (
+        yield from _occupied_for(group, group.holder, context)
+    ) is None:
         yield unused(group.name, seen.incarnation, previous_of(record, context), context, seen.revision)

@@ -31,10 +31,11 @@ from lockstead.protocol.commands import (
     ask,
 )
 from lockstead.protocol.context import Judge, LeaseId, ProtocolContext, token_of
-from lockstead.protocol.previous_lease import previous_of
+from lockstead.protocol.previous_lease import NOBODY_BEFORE, previous_of
+from lockstead.protocol.record import previous_lease_text
 from lockstead.protocol.renew import BEING_RELEASED, Over, effective_ttl, over, renew
 from lockstead.renewal import time_for_failures
-from lockstead.values import EXCLUSIVE, Name, PreviousLease, Space
+from lockstead.values import EXCLUSIVE, SHARED, Name, PreviousLease, Space
 
 REMOVALS_MAX: Final = 4
 REGISTRATIONS_MAX: Final = 8
@@ -44,6 +45,8 @@ LATE_LOOKS_MAX: Final = 4
 JOINS_MAX: Final = 8
 
 NOT_WANTED: Final = {"wanted": ""}
+DOWNGRADED: Final = {"mode": SHARED, "before": previous_lease_text(NOBODY_BEFORE)}
+"""Fields that make an exclusive lease a group. What came before that lease is its own matter, and done with."""
 
 MEMBERS_MAX: Final = 10_000
 """Maximum number of registrations under one lease. Each is a process that renews; a larger number is refused."""
@@ -267,6 +270,8 @@ def renew_member(
     record = context.decode(lease.name, reply.answer)
     if record.closing:
         return MemberRenewed(own.deadline, None, own.sent_at)
+    if mode == SHARED and record.is_exclusive:
+        fields = DOWNGRADED  # an earlier attempt failed
     ttl = effective_ttl(lease, record)
     if record.wanted and context.observations.is_stale(lease.name, record.wanted, reply, ttl):
         # the writer gives no sign of life any more: new readers may join again

@@ -18,7 +18,9 @@ from lockstead.values import Name
 if TYPE_CHECKING:
     from lockstead.protocol.context import LeaseId
 
-OBSERVATIONS_MAX: Final = 10_000
+OBSERVATIONS_MAX: Final = 20_000
+"""Maximum number of observed records: twice the registrations of one lease, which a drain must remember until they
+expire."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -102,11 +104,15 @@ class ObservationCache:
             at = reply.received_at
             self.looks[name] = Observation(seen.incarnation, seen.revision, at, reply.sent_at, at, reply.sent_at)
 
+    def note_sign(self, name: Name, sign: str, reply: Reply[Any]) -> None:
+        """Note a new sign of life of a waiting writer."""
+        _enter(self.signs, name, (sign, reply.received_at))
+
     def is_stale(self, name: Name, sign: str, reply: Reply[Any], limit: float) -> bool:
         """Note a sign of life of a waiting writer; return whether it has not changed for `limit` seconds."""
         known = self.signs.get(name)
         if known is None or known[0] != sign:
-            _enter(self.signs, name, (sign, reply.received_at))
+            self.note_sign(name, sign, reply)
             return False
         return reply.sent_at - known[1] > limit
 

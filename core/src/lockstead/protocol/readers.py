@@ -35,11 +35,14 @@ def attempt_shared(
                 return found
             group = found
         if group is not None:
+            if request.withdrawals:
+                request.register_anew()
             request.group = group
             joined = yield from attach(group, request.nonce, request.registration, context, mode=SHARED)
             if isinstance(joined, Attached):
                 context.observations.note_group(request.name, group)
                 return _granted(joined)
+            request.withdrawals += 1
             context.observations.groups.pop(request.name, None)
     return Contended(None)
 

@@ -297,9 +297,9 @@ def sweep(name: Name, holder: str, context: ProtocolContext, had: Had | None = N
     reply = yield from ask(Read(name))
     if isinstance(reply.answer, Absent):
         return False
-    record, incarnation = context.decode(name, reply.answer), reply.answer.incarnation
+    record, incarnation, revision = context.decode(name, reply.answer), reply.answer.incarnation, reply.answer.revision
     if record.is_group and record.wanted_by == wanted_text(holder):
-        yield Extend(name, NOT_WANTED, incarnation, reply.answer.revision)
+        yield Extend(name, NOT_WANTED, incarnation, revision)
     if record.holder != holder or record.is_group or record.unused:
         return False
     command: Extend | Remove
@@ -308,7 +308,12 @@ def sweep(name: Name, holder: str, context: ProtocolContext, had: Had | None = N
     elif had.is_shared:
         return False
     else:
-        command = Remove(name, incarnation) if had.is_clean else Extend(name, ENDED, incarnation, lifetime=ENDED_LIVES)
+        # by the revision: a downgrade that lands in between makes it a group, which readers join
+        command = (
+            Remove(name, incarnation, revision)
+            if had.is_clean
+            else Extend(name, ENDED, incarnation, revision, lifetime=ENDED_LIVES)
+        )
     done: Reply[Any] = yield command
     return isinstance(done.answer, Snapshot | Removed)
 

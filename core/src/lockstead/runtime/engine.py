@@ -154,7 +154,9 @@ class Engine:
     def _of_reader(self, request: AcquireRequest, settings: Settings) -> AcquireRequest:
         """Make the request that of a reader: its own record becomes its registration in a group."""
         nonce = nonce_of(request.holder)
-        request.registration, request.nonce = request.fields, nonce
+        # a late request of a reader that died does no harm, so nobody waits for it
+        request.registration = {name: text for name, text in request.fields.items() if name != "lock_delay"}
+        request.nonce = nonce
         request.fields = encode(Record(f"{SHARED}/{nonce}", settings.ttl, mode=SHARED))
         return request
 
@@ -209,6 +211,9 @@ class Engine:
 
     def granted(self, grant: Grant, request: AcquireRequest, context: ProtocolContext, waited: float) -> KeptLease:
         """Have the keeper renew a granted lease."""
+        if grant.joined is not None:
+            # the group's ttl is its founder's
+            context = self.context(context.settings.for_ttl(grant.lease.ttl))
         settings = context.settings
         kept = KeptLease(keeping.granted(grant, request, settings, random.random()), context)
         try:
@@ -245,7 +250,7 @@ class Engine:
         if request.unsettled or request.reclaim or request.signs or is_foreign:
             self.sweep(request.name, request.holder, settings)
         if request.group is not None:
-            self.sweep(member_name(request.group, request.nonce), request.holder, settings)
+            self.sweep(member_name(request.group, request.nonce), request.registered_as, settings)
 
     def leave_queue(self, name: Name, holder: str, limit: float, delay: float = 0.0) -> None:
         """Remove a holder's place from the store's queue, if the store has one.
