@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.protocol import test_shared
 from tests.simulation import play
 from tests.simulation.mutants import MUTANTS, broken
 from tests.simulation.mutants.table import SEEDS, found, table, within
@@ -37,7 +38,10 @@ def test_random_search_finds_the_fault(name: str) -> None:
 
 def test_every_mutant_was_searched_for_and_most_are_found() -> None:
     assert set(found()) == set(MUTANTS)
-    assert len(SEARCHED) > len(MUTANTS) / 2
+    # the simulator plays no readers, so it cannot find their faults
+    readers = {name for name, mutant in MUTANTS.items() if mutant.directed.test.__module__ == test_shared.__name__}
+    assert readers.isdisjoint(SEARCHED)
+    assert len(SEARCHED) > (len(MUTANTS) - len(readers)) / 2
     assert max(SEARCHED.values()) <= SEEDS
 
 
