@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
+import subprocess
+import sys
 import textwrap
 import time
 from collections.abc import Iterator
@@ -16,6 +19,8 @@ import pytest
 import lockstead
 from gcs_emulator import GcsServer
 from lockstead.runtime.clock import SYSTEM_CLOCK
+from lockstead.supervise import watchdog
+from lockstead.supervise.messages import now, packed, unpacked
 from tests.cli.conftest import PATIENCE, PATIENT, STUBBORN, Run, Runs, until
 
 TTL = 4.0
@@ -396,3 +401,30 @@ def test_h19_a_lock_stays_while_a_process_cannot_be_killed(runs: Runs, lock: loc
     assert "cannot be killed; 'apt' is left to expire" in run.process.stderr.readline()
     assert len(run.section()) == 1
     assert lock.inspect() is not None
+
+
+def test_a_signal_at_the_start_of_the_command_is_not_lost() -> None:
+    """It comes while the new process still ignores what the watchdog ignores."""
+    for _ in range(20):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            theirs.set_inheritable(True)
+            words = [
+                sys.executable,
+                "-s",
+                "-E",
+                "-S",
+                watchdog.__file__,
+                str(theirs.fileno()),
+                "/bin/sleep",
+                "sleep",
+                "60",
+            ]
+            with subprocess.Popen(words, close_fds=False, process_group=0):
+                theirs.close()
+                told = ours.makefile("rb")
+                assert told.readline().startswith(b"ready")
+                ours.sendall(packed("start", now() + 60, 5.0, 5.0, 0) + packed("signal", int(signal.SIGTERM)))
+                lines = [unpacked(line.rstrip(b"\n")) for line in told]
+            (status,) = [int(fields[1]) for fields in lines if fields[0] == "ended"]
+            assert os.WTERMSIG(status) == signal.SIGTERM

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from lockstead import Client, FenceGuard, LeaseLost, Sequencer
+from gcs_emulator import GcsServer
+from lockstead import Client, FenceGuard, LeaseLost, Semaphore, Sequencer, connect
 from lockstead.protocol.acquire import Grant
 from lockstead.protocol.commands import Extend
 from lockstead.protocol.fence import verify
@@ -83,3 +84,24 @@ def test_h17_a_permit_is_verified_against_its_slot() -> None:
     assert holds(Sequencer("apt", key.token or 0))
     bench.session(remove(grant.lease, bench.context())).run()
     assert not holds(said)
+
+
+@pytest.mark.parametrize("url", ["memory:fencing", "gs://b/locks"])
+def test_h17_holders_of_permits_are_fenced_by_slot(
+    url: str, server: GcsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+    guard = FenceGuard()
+    with connect(url) as client:
+        semaphore = Semaphore(f"{url}#api", permits=1)
+        with semaphore.hold() as lease:
+            first = lease.sequencer()
+            assert first.mode == "permit/0"
+            assert client.verify(first)
+            guard.admit(first)
+        assert not client.verify(first)
+        with semaphore.hold() as lease:
+            guard.admit(lease.sequencer())
+            assert client.verify(lease.sequencer())
+        with pytest.raises(LeaseLost, match="superseded"):
+            guard.admit(first)

@@ -20,14 +20,14 @@ import lockstead
 from lockstead import AsyncElection, Election, LeaseLost, LossReason, NotAcquired, Term
 from lockstead.errors import StoreRefused, StoreUnavailable
 from lockstead.events import CallbackFailed
-from lockstead.protocol.commands import Extend, Read, Snapshot, TokenSource, Traits
+from lockstead.protocol.commands import Create, Extend, Read, Snapshot, TokenSource, Traits
 from lockstead.protocol.election import Sighting
 from lockstead.runtime.engine import Engine
 from lockstead.runtime.leader_view import LeaderView
 from lockstead.stores.memory import MemoryStore
 from lockstead.values import Space
 from tests.inventory import STORES
-from tests.runtime.faulty import Faulty, until
+from tests.runtime.faulty import Faulty, SetClock, until
 
 QUICK = {"backoff_min": 0.01, "backoff_max": 0.05}
 _numbers = itertools.count()
@@ -273,6 +273,17 @@ def test_e01_no_term_begins_without_its_token() -> None:
     patient = at(Drawing(9, StoreUnavailable("no")))
     with patient.lead(timeout=60) as term:
         assert term.token is not None
+
+
+def test_e01_a_term_begins_with_time_left_though_its_grant_was_slow() -> None:
+    store = Faulty()
+    clock = SetClock()
+    engine = Engine(store, lambda _event: None, clock)
+    # the answer to the grant comes shortly before the deadline, and no keeper has looked yet
+    engine.keeper._round = lambda: 60.0  # type: ignore[method-assign]
+    store.after = lambda command: setattr(clock, "at", clock.at + 13.5) if isinstance(command, Create) else None
+    with Election._at(engine, "k", {}, value="x").lead(timeout=0) as term:
+        assert term.time_left > 14
 
 
 # --- run -------------------------------------------------------------------------------------------------------------

@@ -201,6 +201,9 @@ class AsyncElection(registry.NamedLock):
             try:
                 if engine.traits.tokens is not TokenSource.NONE:
                     await term.sequencer()
+                if term.time_left <= self._settings.abort_margin:
+                    # too little is left to begin: `on_deposed` would be late
+                    await term.renew()
                 break
             except BaseException as error:
                 with suppress(StoreError):
@@ -310,7 +313,6 @@ class AsyncElection(registry.NamedLock):
         from lockstead.runtime.local_queue import LOOK_AGAIN
 
         def refuse() -> None:
-            engine.refuse_if_closed()
             if is_over:
                 raise NotAcquired("the observer has ended", key=self._key)
             self._refuse_if_closed()
@@ -351,10 +353,10 @@ class AsyncElection(registry.NamedLock):
             _report_failed(engine, self._key, "", error)
 
     def _refuse_if_closed(self) -> None:
-        if self._opened is not None:
-            self._opened.refuse_if_closed()
         if self._is_closed:
             raise NotAcquired(f"the election of {self._key!r} was closed", key=self._key)
+        if self._opened is not None:
+            self._opened.refuse_if_closed()
 
     def _limits(self, refuse: Callable[[], None]) -> Limits:
         from lockstead.runtime.run import Limits

@@ -202,6 +202,9 @@ class Election(registry.NamedLock):
             try:
                 if engine.traits.tokens is not TokenSource.NONE:
                     term.sequencer()
+                if term.time_left <= self._settings.abort_margin:
+                    # too little is left to begin: `on_deposed` would be late
+                    term.renew()
                 break
             except BaseException as error:
                 with suppress(StoreError):
@@ -311,7 +314,6 @@ class Election(registry.NamedLock):
         from lockstead.runtime.local_queue import LOOK_AGAIN
 
         def refuse() -> None:
-            engine.refuse_if_closed()
             if is_over:
                 raise NotAcquired("the observer has ended", key=self._key)
             self._refuse_if_closed()
@@ -352,10 +354,10 @@ class Election(registry.NamedLock):
             _report_failed(engine, self._key, "", error)
 
     def _refuse_if_closed(self) -> None:
-        if self._opened is not None:
-            self._opened.refuse_if_closed()
         if self._is_closed:
             raise NotAcquired(f"the election of {self._key!r} was closed", key=self._key)
+        if self._opened is not None:
+            self._opened.refuse_if_closed()
 
     def _limits(self, refuse: Callable[[], None]) -> Limits:
         from lockstead.runtime.run import Limits

@@ -96,7 +96,7 @@ def elect(
             stop_times = stop_times_of(election.settings, grace)
             if on_leader is not None:
                 threading.Thread(target=_call_hook, args=(election, on_leader), name="hook", daemon=True).start()
-            warn_of_place(client)
+            is_first = True
             while True:
                 section = Section(path, list(command), signals, Terminal())
                 section.open()
@@ -104,6 +104,9 @@ def elect(
                     listener.section = section
                     term = election._campaign(None, max_term, reclaim=reclaim)
                     warn_of_unclean(term.key, term.previous_lease)
+                    if is_first:
+                        warn_of_place(client)
+                    is_first = False
                     code = hold(term, urls.parse_lock(url), section, stop_times, ticket=True, is_last=False)
                 finally:
                     section.close()

@@ -186,9 +186,12 @@ class Watchdog:
                 environment[name] = value
         self.terminal = terminal
         self.failure, failed = os.pipe()
+        # a signal that `run` passes on while the child still ignores it would be lost; a blocked one is not
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, self.changed)
         self.pid = os.fork()
         if self.pid == 0:
-            self.exec_command(failed, environment, terminal=terminal)
+            self.exec_command(failed, environment, mask, terminal=terminal)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(failed)
         with suppress(OSError):  # the child has done so itself and already called exec
             os.setpgid(self.pid, self.pid)
@@ -206,7 +209,7 @@ class Watchdog:
             below = descriptor
         os.closerange(below + 1, os.sysconf("SC_OPEN_MAX"))
 
-    def exec_command(self, failed: int, environment: dict[str, str], *, terminal: bool) -> None:
+    def exec_command(self, failed: int, environment: dict[str, str], mask: set[int], *, terminal: bool) -> None:
         """Execute the command in the forked child; never returns."""
         try:
             os.setpgid(0, 0)
@@ -215,6 +218,7 @@ class Watchdog:
             signal.set_wakeup_fd(-1)
             for number in (*self.changed, *BY_PYTHON, signal.SIGCHLD):
                 signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.execve(self.path, self.arguments, environment)  # noqa: S606 - no shell is wanted
         except OSError as error:
             os.write(failed, str(error.errno).encode())
