@@ -20,6 +20,7 @@ FOLDERS: Final = (
     "core/src/lockstead/runtime",
     "core/src/lockstead/stores",
     "core/src/lockstead/stores/etcd",
+    "core/src/lockstead/stores/gcs",
     "core/src/lockstead/stores/postgres",
     "core/src/lockstead/stores/redis",
     "core/src/lockstead/wrapping",

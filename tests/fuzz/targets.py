@@ -200,7 +200,7 @@ class _EtcdThatSays(Client):
         super().__init__(Members(ETCD, None, "etcd://h:1/x"))
         self._answers = iter([etcd.Response(200, body, 1.0, "h:1")] * 3)
 
-    def send(self, request: etcd.Request, bounds: Bounds, only: str | None = None) -> etcd.Response:
+    def exchange(self, bounds: Bounds, request: etcd.Request, only: str | None = None) -> etcd.Response:
         for answer in self._answers:
             return answer
         raise StoreUnavailable("it answers no more")
@@ -233,7 +233,7 @@ def on_etcd(text: str, fields: Fields) -> None:
         ):
             with suppress(StoreError):
                 store = EtcdStore(ETCD, "etcd://h:1/x")
-                store._client = _EtcdThatSays(body)
+                store._driver = _EtcdThatSays(body)
                 store.perform(command, 1.0)
 
 

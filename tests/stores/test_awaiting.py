@@ -119,3 +119,34 @@ def test_a_blocking_call_is_awaited_without_blocking_the_loop() -> None:
     assert time.monotonic() - began_at < LIMIT, "the end of the loop waits for no thread"
     hangs.set()
     assert blocking.aside(threading.get_ident, soon()) == threading.get_ident()
+
+
+@pytest.mark.parametrize("when", ["after the time", "after a cancellation", "as it is cancelled", "after its loop"])
+def test_what_a_blocking_call_returns_to_nobody_is_discarded(when: str) -> None:
+    begun, hangs, discarded = threading.Event(), threading.Event(), threading.Event()
+
+    def call() -> threading.Event:
+        begun.set()
+        hangs.wait()
+        return discarded
+
+    async def main() -> None:
+        task = asyncio.create_task(
+            awaiting.aside(call, soon(0.01 if when == "after the time" else LIMIT), threading.Event.set)
+        )
+        await asyncio.to_thread(begun.wait)
+        if when == "as it is cancelled":
+            hangs.set()
+            (thread,) = (one for one in threading.enumerate() if one.name == "lockstead-aside")
+            thread.join()  # its result is on the way, and the loop has not seen it
+        if when != "after the time":
+            task.cancel()
+        with pytest.raises(TimeoutError if when == "after the time" else asyncio.CancelledError):
+            await task
+        if when != "after its loop":
+            hangs.set()
+            assert await asyncio.to_thread(discarded.wait, LIMIT)
+
+    asyncio.run(main())
+    hangs.set()
+    assert discarded.wait(LIMIT)

@@ -24,7 +24,7 @@ def test_each_loop_has_one_and_closes_it_at_its_end() -> None:
     async def ask() -> tuple[Thing, asyncio.AbstractEventLoop]:
         first, second = await asyncio.gather(kept.get(), kept.get())
         assert first is second
-        assert kept
+        assert kept._kept
         assert first.closed_in == []
         return first, asyncio.get_running_loop()
 
@@ -33,7 +33,7 @@ def test_each_loop_has_one_and_closes_it_at_its_end() -> None:
     assert one is not other
     assert one.closed_in == [loop]
     assert other.closed_in == [other_loop]
-    assert not kept
+    assert not kept._kept
 
 
 def test_closing_elsewhere_closes_each_in_its_own_loop_and_once() -> None:
@@ -53,7 +53,7 @@ def test_closing_elsewhere_closes_each_in_its_own_loop_and_once() -> None:
     try:
         assert asked.wait(30)
         kept.close()
-        assert not kept
+        assert not kept._kept
         assert things[0].closed_in == loops
     finally:
         over.set()
@@ -66,11 +66,11 @@ def test_a_loop_that_was_left_without_its_end_is_forgotten() -> None:
     dead = asyncio.new_event_loop()
     dead.run_until_complete(kept.get())
     dead.close()  # without shutdown_asyncgens(): nobody can await in it any more
-    assert kept
+    assert kept._kept
 
     async def ask() -> None:
         await kept.get()
 
     asyncio.run(ask())
-    assert not kept
+    assert not kept._kept
     kept.close()

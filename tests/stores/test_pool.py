@@ -4,11 +4,9 @@ when."""
 from __future__ import annotations
 
 import asyncio
-import gc
 import math
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from itertools import count
 
@@ -180,28 +178,6 @@ def test_a_closed_pool_refuses_and_closes_returned_connections(pool: Pool[str, C
     assert used.is_closed
     with pytest.raises(StoreUnavailable, match="the store demo: is closed"):
         pool.take("a", soon())
-    with pytest.raises(StoreUnavailable, match="the store demo: is closed"):
-        pool.forget().take("a", soon())
-
-
-def test_a_forked_child_has_its_own_pool(pool: Pool[str, Connection]) -> None:
-    idle, used = pool.take("a", soon()), pool.take("a", soon())
-    pool.give_back("a", idle)
-    fresh = pool.forget()
-    taken = fresh.take("a", soon()), fresh.take("a", soon())
-    assert {one.number for one in taken} == {2, 3}, "all the room is there"
-    fresh.close()
-    assert (idle.is_closed, used.is_closed) == (False, False)
-    assert pool.take("a", soon()) is idle
-
-
-def test_what_a_fork_inherited_is_not_collected_in_it(opener: Opener) -> None:
-    parents = Pool[str, Connection]("demo:", opener, 2)
-    inherited, childs = weakref.ref(parents), parents.forget()
-    del parents
-    gc.collect()
-    assert inherited() is not None
-    childs.close()
 
 
 def test_h34_an_interrupt_anywhere_takes_no_room_for_longer(pool: Pool[str, Connection]) -> None:

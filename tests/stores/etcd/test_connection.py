@@ -96,7 +96,7 @@ class Caller:
         self._client = Client(self.members) if self._runner is None else AsyncClient(self.members)
 
     def ask(self, limit: float = LIMIT) -> tuple[int, bytes]:
-        answer = self._client.send(ASKED, Bounds(limit))
+        answer = self._client.exchange(Bounds(limit), ASKED)
         if not isinstance(answer, Response):
             assert self._runner is not None
             answer = self._runner.run(answer)
@@ -104,7 +104,7 @@ class Caller:
 
     def is_idle_usable(self) -> bool:
         """Return whether the one idle connection is open still."""
-        ((idle, _since),) = self._client._pool._idle[self.members.in_turn()[0]]
+        ((idle, _since),) = self._client.pool._idle[self.members.in_turn()[0]]
         usable = idle.is_usable()
         if isinstance(usable, bool):
             return usable

@@ -255,7 +255,7 @@ def test_a_waiter_that_never_queued_here_is_not_remembered(
             sent.append(request)
             if len(sent) == 3:  # after it has seen that the place is its own, which another store took
                 shows(other.perform(taking(""), LIMIT))
-        return asking._client.send(request, Bounds(LIMIT))
+        return asking._driver.exchange(Bounds(LIMIT), request)
 
     assert drive(asking._operations.script(taking("me")), exchange) == Conflict()
     assert len(sent) > 3
@@ -271,11 +271,11 @@ def test_a_queue_that_has_changed_at_each_attempt_is_contention(etcd: EtcdPlace,
 
     def exchange(request: Request) -> Response:
         if b"request_put" not in request.content:
-            return acquiring._client.send(request, Bounds(LIMIT))
+            return acquiring._driver.exchange(Bounds(LIMIT), request)
         attempts.append(request)
         ask(etcd.server.port, "kv/put", {**place, "value": "", "lease": lease})
         try:
-            return acquiring._client.send(request, Bounds(LIMIT))
+            return acquiring._driver.exchange(Bounds(LIMIT), request)
         finally:
             ask(etcd.server.port, "kv/deleterange", place)
 
@@ -289,7 +289,7 @@ def test_leases_revoked_right_after_the_grant_are_reported(etcd: EtcdPlace, stor
     acquiring = is_a(EtcdStore, store)
 
     def exchange(request: Request) -> Response:
-        response = acquiring._client.send(request, Bounds(LIMIT))
+        response = acquiring._driver.exchange(Bounds(LIMIT), request)
         if request.what == "LeaseGrant":
             ask(etcd.server.port, "lease/revoke", {"ID": json.loads(response.body)["ID"]})
         return response

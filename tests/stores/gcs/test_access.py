@@ -19,7 +19,7 @@ from google.cloud import storage
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Read, Remove
-from lockstead.stores import url
+from lockstead.stores import http, url
 from lockstead.stores.bounds import Bounds
 from lockstead.stores.gcs.access import ENDPOINT, Access, access_of, default_access
 from lockstead.stores.gcs.encoding import BucketPath
@@ -90,7 +90,7 @@ def test_a_token_is_fetched_once_and_used_until_it_is_due() -> None:
     access = Access(ENDPOINT, credentials)
     for _ in range(3):
         assert bearer(access.signed({}, Bounds(5.0))) == f"Bearer {SECRET}-1"
-    assert asyncio.run(access.asigned({"X": "1"}, Bounds(5.0)))["X"] == "1"
+    assert asyncio.run(access.aio_signed({"X": "1"}, Bounds(5.0)))["X"] == "1"
     assert credentials.refreshed == 1
 
 
@@ -111,7 +111,7 @@ def test_a_token_that_is_due_is_used_while_a_new_one_is_fetched() -> None:
     assert not credentials.valid
     access = Access(ENDPOINT, credentials)
     assert bearer(access.signed({}, Bounds(5.0))) == f"Bearer {SECRET}-old"
-    assert bearer(asyncio.run(access.asigned({}, Bounds(5.0)))) == f"Bearer {SECRET}-old"
+    assert bearer(asyncio.run(access.aio_signed({}, Bounds(5.0)))) == f"Bearer {SECRET}-old"
     credentials.go_on.set()
     ends_at = time.monotonic() + 20.0
     while bearer(access.signed({}, Bounds(5.0))) != f"Bearer {SECRET}-1":
@@ -156,7 +156,7 @@ def test_h09_a_token_endpoint_that_hangs_costs_no_more_than_the_limit() -> None:
     with pytest.raises(StoreUnavailable, match=r"no access token .* within 0\.1 s; nothing was sent"):
         access.signed({}, Bounds(0.1))
     with pytest.raises(StoreUnavailable):
-        asyncio.run(access.asigned({}, Bounds(0.1)))
+        asyncio.run(access.aio_signed({}, Bounds(0.1)))
     assert time.monotonic() - began_at < 10.0
     credentials.go_on.set()
     assert bearer(access.signed({}, Bounds(20.0))) == f"Bearer {SECRET}-1"
@@ -173,7 +173,7 @@ def test_h09_a_token_endpoint_that_hangs_costs_no_more_than_the_limit() -> None:
 )
 def test_h22_credentials_that_fail_are_told_without_what_they_said(failure: Exception, kind: type[Exception]) -> None:
     bounds = Bounds(5.0)
-    for ask in (lambda access: access.signed({}, bounds), lambda access: asyncio.run(access.asigned({}, bounds))):
+    for ask in (lambda access: access.signed({}, bounds), lambda access: asyncio.run(access.aio_signed({}, bounds))):
         with pytest.raises(kind) as told:
             ask(Access(ENDPOINT, Tokens(failure)))
         assert SECRET not in str(told.value)
@@ -247,8 +247,8 @@ def test_h18_who_is_cancelled_does_not_cancel_the_refresh_of_others() -> None:
     access = Access(ENDPOINT, credentials)
 
     async def both() -> dict[str, str]:
-        impatient = asyncio.ensure_future(access.asigned({}, Bounds(20.0)))
-        patient = asyncio.ensure_future(access.asigned({}, Bounds(20.0)))
+        impatient = asyncio.ensure_future(access.aio_signed({}, Bounds(20.0)))
+        patient = asyncio.ensure_future(access.aio_signed({}, Bounds(20.0)))
         await asyncio.sleep(0)
         impatient.cancel()
         await asyncio.gather(impatient, return_exceptions=True)
@@ -374,9 +374,9 @@ def test_an_endpoint_may_be_below_a_path() -> None:
         ("SSL_CERT_FILE", "/nowhere/ca.pem", StoreUnavailable, "SSL_CERT_FILE"),
     ],
 )
-@pytest.mark.parametrize("awaiting", [False, True])
+@pytest.mark.parametrize("is_awaiting", [False, True])
 def test_h22_a_way_that_cannot_be_is_told_when_the_store_is_opened(
-    awaiting: bool, variable: str, value: str, kind: type[StoreError], said: str, monkeypatch: pytest.MonkeyPatch
+    is_awaiting: bool, variable: str, value: str, kind: type[StoreError], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in list(os.environ):
         if name.lower().endswith("_proxy"):
@@ -384,8 +384,8 @@ def test_h22_a_way_that_cannot_be_is_told_when_the_store_is_opened(
     monkeypatch.setenv(variable, value)
     access = Access(ENDPOINT)
     with pytest.raises(kind, match=said) as told:
-        if awaiting:
-            Transports(access).awaiting()
+        if is_awaiting:
+            Transports(access).pool(http.awaiting)
         else:
             GcsStore(BucketPath("bucket", "locks"), access)
     assert SECRET not in str(told.value)

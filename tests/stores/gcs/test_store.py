@@ -267,24 +267,30 @@ def test_who_asks_while_the_store_is_closed_leaves_no_connection_open(
     request = Request("Read", "GET", "/storage/v1/b/bucket/o/locks%2Fapt")
     store = url.open_store("gs://bucket/locks")
     assert isinstance(store, GcsStore)
-    pool, signed = store._pool, store._access.signed
+    pool, signed = store._driver._pool, store._access.signed
 
     def closed_meanwhile(*asked: Any) -> Any:
         store.close()
         return signed(*asked)
 
     monkeypatch.setattr(store._access, "signed", closed_meanwhile)
-    store._send(request, Bounds(10.0))
+    store._driver.exchange(Bounds(10.0), request)
     assert pool.connections == []
 
     other = url.open_store("gs://bucket/locks")
     assert isinstance(other, GcsStore)
 
     async def ask() -> None:
-        awaiting = await other._awaiting.get()
-        await asyncio.to_thread(other.close)
-        await other._asend(awaiting, request, Bounds(10.0))
-        assert awaiting.connections == []
+        driver = await other._drivers.get()
+        aio_signed = other._access.aio_signed
+
+        async def closed_meanwhile(*asked: Any) -> Any:
+            await asyncio.to_thread(other.close)
+            return await aio_signed(*asked)
+
+        monkeypatch.setattr(other._access, "aio_signed", closed_meanwhile)
+        await driver.exchange(Bounds(10.0), request)
+        assert driver._pool.connections == []
 
     asyncio.run(ask())
 

@@ -21,8 +21,10 @@ import lockstead
 from lockstead.errors import LossReason, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Conflict, Create, Extend, List, Read, Remove, Removed, Replace, Snapshot
 from lockstead.stores import url
+from lockstead.stores.bounds import Bounds
 from lockstead.stores.port import Store, SupportsBatching
 from lockstead.stores.postgres.libpq import received
+from lockstead.stores.postgres.operations import Operation, Request
 from lockstead.stores.postgres.statements import statements as statements_of
 from lockstead.stores.postgres.store import PostgresStore
 from lockstead.values import Name, Space
@@ -264,7 +266,13 @@ def test_two_batches_in_opposite_order_never_deadlock(server: PostgresServer, st
 def test_a_conflict_in_a_batch_is_asked_again_by_itself(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """PostgreSQL 18.0 and 18.1 answer so if another client writes to the row meanwhile."""
     apt, yum = made(store), made(store, Name("yum"))
-    monkeypatch.setattr(store, "_extend_many", lambda asked, _ends_at: [Conflict() for _ in asked])
+
+    def conflicts(asked: Sequence[Extend]) -> Operation[list[Conflict]]:
+        yield from ()
+        return [Conflict() for _ in asked]
+
+    assert isinstance(store, PostgresStore)
+    monkeypatch.setattr(store._operations, "extend_many", conflicts)
     asked = [Extend(APT, {"n": "1"}, apt.incarnation), Extend(Name("yum"), {"n": "1"}, apt.incarnation + "0")]
     answers = batches(store).perform_many(asked, LIMIT)
     assert [type(answer) for answer in answers] == [Snapshot, Conflict]
@@ -388,15 +396,15 @@ def test_a_write_suppressed_by_a_trigger_ends_with_its_limit(server: PostgresSer
 def before_looks(store: Store, monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> list[bytes]:
     """Do something before each look of a change that found nothing; give the looks."""
     assert isinstance(store, PostgresStore)
-    ask, look, looks = store._ask, store._statements.state, list[bytes]()
+    ask, look, looks = store._driver.exchange, store._statements.state, list[bytes]()
 
-    def asked(statement: bytes, parameters: Sequence[str | None], ends_at: float) -> list[list[str | None]]:
-        if statement == look:
-            looks.append(statement)
+    def asked(bounds: Bounds, request: Request) -> list[list[str | None]]:
+        if request[0] == look:
+            looks.append(request[0])
             work()
-        return ask(statement, parameters, ends_at)
+        return ask(bounds, request)
 
-    monkeypatch.setattr(store, "_ask", asked)
+    monkeypatch.setattr(store._driver, "exchange", asked)
     return looks
 
 

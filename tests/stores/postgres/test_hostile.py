@@ -198,10 +198,10 @@ def test_huge_records_and_invalid_times_hide_no_other_record(
         *(f"UPDATE {schema}.record SET updated = '{set_to}' WHERE key = '{key}'" for key, set_to in times.items()),
     )
     for giant in (APT, Name("pressed")):
-        connection = store._pool.take(store.url, 10**9)
+        connection = store._driver.pool.take(store.url, 10**9)
         (row,) = connection.ask(store._statements.read, ("lock", giant.key, ""), LIMIT)
         assert row[-1] is None
-        store._pool.give_back(store.url, connection)
+        store._driver.pool.give_back(store.url, connection)
         for seen in (store.perform(Read(giant), LIMIT), store.perform(Extend(giant, {}, None), LIMIT)):
             assert isinstance(seen, Snapshot)
             assert "larger" in seen.fields["damage"]

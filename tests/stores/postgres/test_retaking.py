@@ -3,7 +3,7 @@ wrongly."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import count
 
@@ -11,8 +11,10 @@ import pytest
 
 from lockstead.protocol.commands import Conflict, Create, Read, Remove, Removed, Snapshot
 from lockstead.stores import url
+from lockstead.stores.bounds import Bounds
 from lockstead.stores.port import Store
 from lockstead.stores.postgres import operations
+from lockstead.stores.postgres.operations import Request
 from lockstead.stores.postgres.statements import bucket, lock_class, statements
 from lockstead.stores.postgres.store import PostgresStore
 from lockstead.values import Name
@@ -45,13 +47,13 @@ def store(server: PostgresServer, schema: str) -> Iterator[Store]:
 def asked(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The statements that the store has asked."""
     assert isinstance(store, PostgresStore)
-    ask, asked = store._ask, list[bytes]()
+    ask, asked = store._driver.exchange, list[bytes]()
 
-    def noted(statement: bytes, parameters: Sequence[str | None], ends_at: float) -> list[list[str | None]]:
-        asked.append(statement)
-        return ask(statement, parameters, ends_at)
+    def noted(bounds: Bounds, request: Request) -> list[list[str | None]]:
+        asked.append(request[0])
+        return ask(bounds, request)
 
-    monkeypatch.setattr(store, "_ask", noted)
+    monkeypatch.setattr(store._driver, "exchange", noted)
     return asked
 
 

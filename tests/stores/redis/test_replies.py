@@ -190,7 +190,6 @@ def test_a_server_that_is_silent_leaves_the_outcome_unknown() -> None:
 
 
 def test_a_connection_with_unsolicited_data_is_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstead.stores.redis.connection.IDLE_CHECKED", 0.0)
     with answering([text(b"ok")], [text(b"ok"), text(b"unasked")], []) as connection:
         assert asked(connection, b"one") == b"ok"
         assert connection.is_usable()
@@ -205,7 +204,6 @@ def test_a_connection_with_unsolicited_data_is_not_reused(monkeypatch: pytest.Mo
 
 
 def test_a_connection_that_ended_while_it_idled_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstead.stores.redis.connection.IDLE_CHECKED", 0.0)
     with answering([text(b"ok")]) as connection:
         assert asked(connection, b"one") == b"ok"
         pause = threading.Event()

@@ -27,7 +27,7 @@ from lockstead.protocol.commands import (
     Snapshot,
 )
 from lockstead.stores import url
-from lockstead.stores.redis.connection import IDLE_CHECKED
+from lockstead.stores.redis.driver import IDLE_CHECKED
 from lockstead.stores.redis.encoding import Keys
 from lockstead.stores.redis.route import slot_of
 from lockstead.stores.redis.store import RedisStore

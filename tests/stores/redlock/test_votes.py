@@ -26,7 +26,7 @@ from lockstead.values import Name, Space
 
 def record(incarnation: str, count: int = 1, total: str = "0", *, done: bool = True, vote: str = "") -> Seen:
     raw = {b"i": incarnation.encode(), b"n": str(count).encode(), b"x": total.encode(), b".n": str(count).encode()}
-    return Seen(done, incarnation, count, total, vote, 0, raw)
+    return Seen(done, incarnation, count, total, vote, raw)
 
 
 NOTHING = Seen(True)
@@ -123,7 +123,7 @@ def test_the_revision_is_what_a_quorum_agrees_on_and_else_marked() -> None:
 def test_disagreeing_masters_are_merged_by_the_most_applied() -> None:
     one, two = record("a", 3, "9"), record("a", 2, "7")
     raw = {**two.raw, b".revoked": b"by somebody"}
-    seen = by_read(votes(one, Seen(True, "a", 2, "7", "", 0, raw), None), True)
+    seen = by_read(votes(one, Seen(True, "a", 2, "7", "", raw), None), True)
     assert isinstance(seen, Snapshot)
     assert seen.fields == {"n": "3", "revoked": "by somebody"}
 

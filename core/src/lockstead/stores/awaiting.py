@@ -84,28 +84,43 @@ async def ready(descriptor: int, ends_at: float, reads: bool = True, writes: boo
                 loop.remove_writer(descriptor)
 
 
-async def aside(call: Callable[[], T], ends_at: float) -> T:
+async def aside(call: Callable[[], T], ends_at: float, discard: Callable[[T], object] = repr) -> T:
     """Run a blocking call in a thread and return its result. Raises TimeoutError if it is not done by `ends_at`.
 
-    The loop's executor is not used: its threads are joined at exit, so a silent name server would hang the exit.
+    discard is called, in any thread, with a result that comes too late, or when the task was cancelled. The loop's
+    executor is not used: its threads are joined at exit, so a silent name server would hang the exit.
     """
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
+    done: asyncio.Future[None] = loop.create_future()
+    made: list[T] = []
+    is_over = threading.Event()
 
     def run() -> None:
         try:
-            settle = partial(_settle, done, call())
+            made.append(call())
+            settle = partial(_settle, done, None)
         except BaseException as error:  # noqa: BLE001 - raised where the call is awaited
             settle = partial(_fail, done, error)
         with suppress(RuntimeError):  # the loop is closed, so nothing awaits the result
             loop.call_soon_threadsafe(settle)
+        if is_over.is_set():
+            drop()
+
+    def drop() -> None:
+        with suppress(IndexError):  # it was returned, or is dropped by the other thread
+            discard(made.pop())
 
     try:
         threading.Thread(target=run, name="lockstead-aside", daemon=True).start()
     except RuntimeError as error:
-        raise StoreUnavailable(f"no thread can be started to look an address up: {error}") from error
-    async with asyncio.timeout(ends_at - time.monotonic()):
-        return await done
+        raise StoreUnavailable(f"no thread can be started to connect: {error}") from error
+    try:
+        async with asyncio.timeout(ends_at - time.monotonic()):
+            await done
+            return made.pop()
+    finally:
+        is_over.set()
+        drop()
 
 
 def _settle(future: asyncio.Future[T], value: T) -> None:

@@ -90,6 +90,10 @@ def is_readable(descriptor: int) -> bool:
     return bool(poll.poll(0))
 
 
-def aside(call: Callable[[], T], ends_at: float) -> T:  # noqa: ARG001 - same signature as in `awaiting`
+def aside(
+    call: Callable[[], T],
+    ends_at: float,  # noqa: ARG001 - same signature as in `awaiting`
+    discard: Callable[[T], object] = repr,  # noqa: ARG001
+) -> T:
     """Return the result of a call that may block beyond `ends_at`; the blocking side cannot limit it."""
     return call()

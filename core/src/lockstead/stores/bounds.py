@@ -63,9 +63,9 @@ class Bounds:
             raise AnswerTooLong("the answer is longer than any of this store")
 
 
-def bounds_of(command: Command[Any], limit: float) -> Bounds:
-    """Return the bounds of a command that has `limit` seconds."""
-    return Bounds(limit, LISTING_MAX if isinstance(command, List) else ANSWER_MAX)
+def bounds_of(command: Command[Any], limit: float, answer_max: int = ANSWER_MAX) -> Bounds:
+    """Return the bounds of a command that has `limit` seconds, and whose answer `answer_max` bytes unless it lists."""
+    return Bounds(limit, LISTING_MAX if isinstance(command, List) else answer_max)
 
 
 class BoundedSocket:
@@ -81,11 +81,6 @@ class BoundedSocket:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.raw, name)
-
-    @property
-    def plain(self) -> socket.socket | None:
-        """The socket itself if it is not encrypted, else None."""
-        return None if isinstance(self.raw, ssl.SSLSocket) else self.raw
 
     def fileno(self) -> int:
         """Return the descriptor."""
@@ -139,10 +134,10 @@ class BoundedSocket:
             rest = rest[self.raw.send(rest) :]
 
 
-def dialled(host: str, port: int, bounds: Bounds) -> socket.socket:
+def dialled(host: str, port: int, bounds: Bounds, tls: ssl.SSLContext | None = None) -> socket.socket:
     """Connect within the time left to the first address of the host that accepts; disables Nagle for small messages.
 
-    Raises OSError. The time of the name lookup is limited only by the system.
+    tls: start TLS, too. Raises OSError or ValueError. The time of the name lookup is limited only by the system.
     """
     failed: OSError | None = None
     addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -152,11 +147,13 @@ def dialled(host: str, port: int, bounds: Bounds) -> socket.socket:
             plain.settimeout(bounds.left() / (len(addresses) - number))
             plain.connect(address)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError as error:
+        except BaseException as error:
             plain.close()
+            if not isinstance(error, OSError):
+                raise
             failed = error
         else:
-            return plain
+            return plain if tls is None else in_tls(plain, tls, host, bounds)
     raise failed or OSError(f"no address is known of {host}")
 
 

@@ -34,7 +34,7 @@ unknown outcome, and sending it again would be a hidden retry.
 CONNECTIONS_MAX: Final = 64
 
 Pool: TypeAlias = httpcore.ConnectionPool
-AwaitedPool: TypeAlias = httpcore.AsyncConnectionPool
+AsyncPool: TypeAlias = httpcore.AsyncConnectionPool
 
 
 @frozen
@@ -61,7 +61,7 @@ class _Phases(dict[str, Any]):
 
 
 class _AwaitedPhases(_Phases):
-    """Like `_Phases`, in seconds; `aexchanged` also limits the whole request and counts the bytes read."""
+    """Like `_Phases`, in seconds; `aio_exchanged` also limits the whole request and counts the bytes read."""
 
     def get(self, phase: str, _default: object = None) -> Any:
         return _seconds(self._bounds.part(self._share) if phase == "connect" else self._bounds)
@@ -80,13 +80,13 @@ class _Stream(httpcore.NetworkStream):
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         if timeout is None:
             return self._inner.read(max_bytes)
-        bounds = _bounds(timeout)
+        bounds = cast(Bounds, timeout)
         came = self._inner.read(max_bytes, bounds.left())
         bounds.took(len(came))
         return came
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._inner.write(buffer, None if timeout is None else _bounds(timeout).left())
+        self._inner.write(buffer, None if timeout is None else cast(Bounds, timeout).left())
 
     def close(self) -> None:
         self._inner.close()
@@ -162,15 +162,11 @@ def _in_turn(found: Iterable[tuple[Any, ...]]) -> list[str]:
     return [address for addresses in zip_longest(*by_family.values()) for address in addresses if address]
 
 
-def _bounds(timeout: object) -> Bounds:
-    return cast(Bounds, timeout)
-
-
 def _until_connected(timeout: object) -> float | None:
     if timeout is None:
         return None
     try:
-        return _bounds(timeout).left()
+        return cast(Bounds, timeout).left()
     except TimeoutError as error:
         raise httpcore.ConnectTimeout(str(error)) from error
 
@@ -184,10 +180,10 @@ def blocking(tls: ssl.SSLContext, proxy: str | None = None) -> Pool:
     return cast(Pool, _made(*kinds, _Backend(), tls, proxy))
 
 
-def awaiting(tls: ssl.SSLContext, proxy: str | None = None) -> AwaitedPool:
+def awaiting(tls: ssl.SSLContext, proxy: str | None = None) -> AsyncPool:
     """Return a pool for asynchronous requests of one event loop, like `blocking`."""
     kinds = httpcore.AsyncConnectionPool, httpcore.AsyncHTTPProxy, httpcore.AsyncSOCKSProxy
-    return cast(AwaitedPool, _made(*kinds, _AwaitedBackend(), tls, proxy))
+    return cast(AsyncPool, _made(*kinds, _AwaitedBackend(), tls, proxy))
 
 
 def _made(direct: Any, by_http: Any, by_socks: Any, backend: object, tls: ssl.SSLContext, proxy: str | None) -> object:
@@ -221,14 +217,12 @@ def _made(direct: Any, by_http: Any, by_socks: Any, backend: object, tls: ssl.SS
 
 # --- requests ------------------------------------------------------------------------------------------------------
 
-Headers: TypeAlias = "list[tuple[bytes, bytes]]"
-
 
 def request(
     method: str, url: httpcore.URL, target: bytes | None, headers: Mapping[str, str], content: bytes
 ) -> httpcore.Request:
     """Return a request. target: path and query as sent, if not those of the url; only without a proxy."""
-    lines: Headers = [(b"Host", _host(url)), *((name.encode(), value.encode()) for name, value in headers.items())]
+    lines = [(b"Host", _host(url)), *((name.encode(), value.encode()) for name, value in headers.items())]
     if content or method not in ("GET", "DELETE"):
         lines.append((b"Content-Length", b"%d" % len(content)))
     extensions: dict[str, Any] = {} if target is None else {"target": target}
@@ -255,7 +249,7 @@ def exchanged(pool: Pool, asked: httpcore.Request, bounds: Bounds, share: float 
     return _answer(response, body)
 
 
-async def aexchanged(pool: AwaitedPool, asked: httpcore.Request, bounds: Bounds, share: float = 1.0) -> Answer:
+async def aio_exchanged(pool: AsyncPool, asked: httpcore.Request, bounds: Bounds, share: float = 1.0) -> Answer:
     """Like `exchanged`, asynchronously."""
     asked.extensions["timeout"] = _AwaitedPhases(bounds, share)
     # each phase has its own limit, which ends first: its error says whether anything was sent

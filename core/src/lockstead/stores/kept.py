@@ -7,13 +7,15 @@ mean, nor any store.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from lockstead.errors import OutcomeUnknown
+from lockstead.errors import OutcomeUnknown, StoreError
 from lockstead.protocol.commands import Extend, Remove, Replace
 from lockstead.reading import DAMAGE, RECORD_BYTES_MAX, TOO_LARGE
+
+T = TypeVar("T")
 
 NO_MAP: Final = "its fields are not a map of text"
 NO_HEAD: Final = "the store's own data of it is missing"
@@ -32,6 +34,14 @@ MALFORMED: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError,
 def senseless(server: str, error: Exception) -> OutcomeUnknown:
     """Return the error of a command whose reply cannot be decoded: the command may have been carried out."""
     return OutcomeUnknown(f"no clear answer from {server}: its reply is malformed ({type(error).__name__})")
+
+
+def outcome(call: Callable[..., T], *arguments: Any) -> T | StoreError:
+    """Return what a call returns, or the StoreError that it raises."""
+    try:
+        return call(*arguments)
+    except StoreError as error:
+        return error
 
 
 def json_object(written: bytes) -> dict[str, Any]:

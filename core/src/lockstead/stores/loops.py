@@ -25,10 +25,6 @@ class PerLoop(Generic[T]):
         self._lock = threading.Lock()
         self._kept: dict[asyncio.AbstractEventLoop, tuple[T, AsyncGenerator[None, None]]] = {}
 
-    def __bool__(self) -> bool:
-        """Return whether there is any resource."""
-        return bool(self._kept)
-
     async def get(self) -> T:
         """Return the resource of the running loop; create it if there is none."""
         loop = asyncio.get_running_loop()

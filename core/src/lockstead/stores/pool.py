@@ -41,7 +41,7 @@ C = TypeVar("C", bound=Pooled)
 
 
 class Pool(Generic[K, C]):
-    """The connections of one process to one store, by key (usually the address). Replaced in a forked child.
+    """The connections of one process to one store, by key (usually the address).
 
     Safe to share between threads; an asynchronous pool belongs to one event loop instead. Giving back takes no lock:
     each step on a deque is atomic, and a coroutine that is being garbage-collected may do it. A connection that an
@@ -56,21 +56,23 @@ class Pool(Generic[K, C]):
         *,
         age_max: float = math.inf,
         idle_max: float = math.inf,
+        checked_after: float = 0.0,
     ) -> None:
         """Create a pool. connect(key, ends_at) opens a connection by `ends_at` (monotonic clock) or raises StoreError.
 
         name: the store's name, for messages. limit: maximum number of connections in use at once. age_max, idle_max:
         seconds after a connection was opened, or last used, after which it is closed instead of being reused.
+        checked_after: seconds of idling after which `is_usable` is asked before it is reused.
         """
         self._name = name
         self._connect = connect
         self._limit = limit
         self._age_max = age_max
         self._idle_max = idle_max
+        self._checked_after = checked_after
         self._limiter = Limiter(limit)
         self._idle: dict[K, deque[tuple[C, float]]] = {}
         self._is_open = True
-        self._inherited: object = None
 
     def take(self, key: K, ends_at: float) -> C:
         """Return a connection that is ready by `ends_at` (monotonic clock); it must be given back.
@@ -102,7 +104,7 @@ class Pool(Generic[K, C]):
         now, is_usable = time.monotonic(), False
         try:
             if now - connection.opened_at < self._age_max and now - idle_since < self._idle_max:
-                is_usable = connection.is_usable()
+                is_usable = now - idle_since < self._checked_after or connection.is_usable()
         finally:
             if not is_usable:
                 connection.close()
@@ -135,13 +137,6 @@ class Pool(Generic[K, C]):
             except IndexError:
                 return
             connection.close()
-
-    def forget(self) -> Pool[K, C]:
-        """Return a new pool for a forked child; the inherited connections are neither used nor closed there."""
-        fresh = Pool(self._name, self._connect, self._limit, age_max=self._age_max, idle_max=self._idle_max)
-        fresh._is_open = self._is_open
-        fresh._inherited = self
-        return fresh
 
     def close(self) -> None:
         """Close all idle connections now, and those in use as soon as they are given back. Idempotent."""

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from lockstead.stores.transport import CLEARTEXT, flag, refuse_clear, transport, wants_tls
+
 if TYPE_CHECKING:
     import ssl
 
@@ -56,15 +58,11 @@ class Servers:
 
     def check(self) -> None:
         """Raise StoreRefused if the password would be sent unencrypted to another machine."""
-        from lockstead.stores.transport import refuse_clear
-
         if (self.user or self.password) and not self.tls and not self.may_be_clear:
             refuse_clear((host for host, _port in self.hosts), way=TLS_WAY)
 
     def transport(self) -> Finding:
         """Return the finding on who can read the traffic."""
-        from lockstead.stores.transport import transport
-
         names, has_password = [host for host, _port in self.hosts], bool(self.user or self.password)
         return transport(names, tls=self.tls, is_verified=self.tls, has_password=has_password, way=TLS_WAY)
 
@@ -102,8 +100,6 @@ def servers_in(
     shape: the hint in the ValueError message on what to write.
     """
     from urllib.parse import unquote
-
-    from lockstead.stores.transport import CLEARTEXT, flag, wants_tls
 
     credentials, _, hosts = authority.rpartition("@")
     user, _, password = (unquote(part) for part in credentials.partition(":"))

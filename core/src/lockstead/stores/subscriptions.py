@@ -36,6 +36,15 @@ def _nothing() -> None:
     pass
 
 
+def started(thread: threading.Thread) -> bool:
+    """Start a thread; return False if none can be started, so that subscribers poll."""
+    try:
+        thread.start()
+    except RuntimeError:
+        return False
+    return True
+
+
 def join(thread: threading.Thread | None, limit: float) -> None:
     """Wait for a thread, at most `limit` seconds.
 

@@ -53,6 +53,17 @@ _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _HOST_AND_PORT: Final = re.compile(r"(\[[^]]*\]|[^:]*):[0-9]+")
 
 
+class BuiltInOpener(Opener):
+    """An opener of ours: the traits of its stores are TRAITS of the module `store` beside its own."""
+
+    @property
+    def traits(self) -> Traits:
+        """The traits of every store of this scheme. Importing the module `store` takes long, so it is done here."""
+        folder = type(self).__module__.rpartition(".")[0]
+        found: Traits = import_module(f"{folder}.store").TRAITS
+        return found
+
+
 def parse_store(url: str) -> StoreUrl:
     """Parse the URL of a store; only a fragment is a key. Raises ValueError, with a one-line message, if invalid."""
     return _parse(url, wants_key=False)

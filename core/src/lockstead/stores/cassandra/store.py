@@ -32,6 +32,7 @@ from lockstead.protocol.commands import (
 )
 from lockstead.stores.cassandra import rows
 from lockstead.stores.cassandra.connection import Connection, Found, MakeCluster
+from lockstead.stores.cassandra.doctor import BEHIND, examination
 from lockstead.stores.cassandra.rows import Row, at
 from lockstead.stores.kept import is_expected
 from lockstead.stores.port import StoreBase
@@ -39,7 +40,7 @@ from lockstead.values import Name
 
 if TYPE_CHECKING:
     from lockstead.stores.cassandra.url import Where
-    from lockstead.stores.examination import Finding, Guarantee
+    from lockstead.stores.examination import Finding
 
 A = TypeVar("A")
 
@@ -63,6 +64,7 @@ class CassandraStore(StoreBase):
     """
 
     traits = TRAITS
+    behind = BEHIND
 
     def __init__(
         self, where: Where, make: Callable[[], object] | None = None, *, wall: Callable[[], float] = time.time
@@ -205,17 +207,8 @@ class CassandraStore(StoreBase):
 
     # --- examining -----------------------------------------------------------------------------------------------
 
-    @property
-    def behind(self) -> Mapping[Guarantee, str]:
-        """The mechanisms behind the guarantees, in CQL."""
-        from lockstead.stores.cassandra.doctor import BEHIND
-
-        return BEHIND
-
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as in the port
         """Check the cluster: its version, its nodes, the replication of the keyspace, the table."""
-        from lockstead.stores.cassandra.doctor import examination
-
         yield self._where.transport()
         yield from examination(self._connection.look, self._where, limit)
 

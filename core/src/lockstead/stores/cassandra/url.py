@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from lockstead.stores.port import Opener
+from lockstead.errors import StoreRefused
 from lockstead.stores.servers import OPTIONS, Servers, servers_in
+from lockstead.stores.url import BuiltInOpener, options_of, query
 
 if TYPE_CHECKING:
-    from lockstead.protocol.commands import Traits
     from lockstead.stores.cassandra.store import CassandraStore
 
 PORT: Final = 9042
@@ -45,8 +45,6 @@ class Where(Servers):
     @property
     def url(self) -> str:
         """The URL without credentials."""
-        from lockstead.stores.url import query
-
         options = self.shown
         options |= {name: getattr(self, name) for name in ("datacenter", "replication") if getattr(self, name)}
         if self.consistency != "serial":
@@ -64,17 +62,11 @@ class Where(Servers):
         return f"{{'class': 'NetworkTopologyStrategy', {copies}}}"
 
 
-class _Opener(Opener):
+class _Opener(BuiltInOpener):
     """The opener of `cassandra://h1,h2:9042/keyspace`."""
 
     options = OPTIONS | {"consistency", "datacenter", "replication"}
     takes_user = True
-
-    @property
-    def traits(self) -> Traits:
-        from lockstead.stores.cassandra.store import TRAITS
-
-        return TRAITS
 
     def printable(self, store_url: str) -> str:
         """Return the URL without user and password."""
@@ -87,8 +79,6 @@ class _Opener(Opener):
         Raises StoreRefused if the driver is missing.
         """
         import os
-
-        from lockstead.errors import StoreRefused
 
         where = where_of(store_url, os.environ)
         where.check()
@@ -106,8 +96,6 @@ class _Opener(Opener):
 def where_of(store_url: str, environ: Mapping[str, str] | None = None) -> Where:
     """Parse a store's URL; missing credentials are taken from CASSANDRA_USERNAME and CASSANDRA_PASSWORD."""
     from urllib.parse import unquote
-
-    from lockstead.stores.url import options_of
 
     before, options = options_of(store_url)
     if not before.startswith("cassandra://"):

@@ -7,27 +7,23 @@ from __future__ import annotations
 
 import ssl
 import time
-from functools import lru_cache
-from typing import Final, TypeVar
+from functools import lru_cache, partial
+from typing import Final
 
 from h11 import ProtocolError
 
-from lockstead.aio_script import drive
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
+from lockstead.stores.aio_driver import AsyncDriverBase
 from lockstead.stores.aio_pool import AsyncPool
 from lockstead.stores.awaiting import Limiter
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.bounds import Bounds
 from lockstead.stores.etcd import encoding
-from lockstead.stores.etcd.aio_connection import AsyncConnection, NotHttp, opened
+from lockstead.stores.etcd.aio_connection import NotHttp, opened
 from lockstead.stores.etcd.encoding import Request, Response
 from lockstead.stores.etcd.errors import NO_TLS, NOT_HTTP, WANTS_TLS, answered, is_token_spent, translated
 from lockstead.stores.etcd.http1 import head_of
 from lockstead.stores.etcd.members import Members
-from lockstead.stores.etcd.scripts import Operation
-from lockstead.stores.kept import MALFORMED, senseless
-
-T = TypeVar("T")
 
 IDLE_MAX: Final = 10.0
 """Seconds after which an idle connection is not used again. Longer than the longest pause of a waiter, so that polling
@@ -46,23 +42,17 @@ PROBE_LIMIT: Final = 1.0
 """Seconds for finding out whether a member speaks TLS."""
 
 
-class AsyncClient:
+class AsyncClient(AsyncDriverBase[Request, Response]):
     """The connections of one process to one etcd; an asynchronous client belongs to one event loop."""
 
     def __init__(self, members: Members) -> None:
+        self.name = members.url
         self._members = members
-        self._pool = AsyncPool(members.url, self._opened, CONNECTIONS_MAX, idle_max=IDLE_MAX)
+        self.pool = AsyncPool(members.url, partial(opened, members.tls), CONNECTIONS_MAX, idle_max=IDLE_MAX)
         self._signing_in = Limiter(1)
         self._head = lru_cache(HEADS_MAX)(head_of)
 
-    async def run(self, script: Operation[T], bounds: Bounds) -> T:
-        """Drive a script to its end. Raises StoreError: OutcomeUnknown for a reply of a shape that is not etcd's."""
-        try:
-            return await drive(script, lambda request: self.send(request, bounds))
-        except MALFORMED as error:
-            raise senseless(self._members.url, error) from error
-
-    async def send(self, request: Request, bounds: Bounds, only: str | None = None) -> Response:
+    async def exchange(self, bounds: Bounds, request: Request, only: str | None = None) -> Response:
         """Send a request, to the first member that is reached or `only` to one (host:port). Raises StoreError."""
         token = await self._token(bounds)
         response = await self._send(request, token, bounds, only)
@@ -93,12 +83,12 @@ class AsyncClient:
         while True:
             member, *waiting = waiting
             try:
-                return await self._exchange(member, request, token, bounds, 1 / (1 + len(waiting)))
+                return await self._send_to(member, request, token, bounds, 1 / (1 + len(waiting)))
             except StoreUnavailable:
                 if not waiting:
                     raise
 
-    async def _exchange(
+    async def _send_to(
         self, member: str, request: Request, token: str | None, bounds: Bounds, share: float
     ) -> Response:
         """Send a request to a member. share: the part of the time left that connecting may take."""
@@ -106,7 +96,7 @@ class AsyncClient:
         if bounds.is_over:
             raise StoreUnavailable(f"{bounds.limit:.3g} s were over before {request.what} could be sent to etcd")
         try:
-            connection = await self._pool.take(member, bounds.part(share).ends_at)
+            connection = await self.pool.take(member, bounds.part(share).ends_at)
             sent_at = boot_now()
             head = self._head(member, request.path, token, len(request.content))
             status, body = await connection.exchange(head, request.content, bounds)
@@ -122,13 +112,10 @@ class AsyncClient:
             raise failure or translated(error, request, member, bounds, is_sent=is_sent) from error
         finally:
             if connection is not None:
-                await self._pool.give_back(member, connection)
+                await self.pool.give_back(member, connection)
         response = Response(status, body, sent_at, member)
         self._members.note(response)
         return response
-
-    async def _opened(self, member: str, ends_at: float) -> AsyncConnection:
-        return await opened(member, self._members.tls, ends_at)
 
     async def _mistaken(self, member: str, error: Exception, bounds: Bounds) -> StoreRefused | None:
         """Return what to correct if a member speaks something else: TLS where we do not, or the reverse."""
@@ -142,7 +129,7 @@ class AsyncClient:
         if other is not None:
             other.check_hostname, other.verify_mode = False, ssl.CERT_NONE
         try:
-            connection = await opened(member, other, bounds.ends_at)
+            connection = await opened(other, member, bounds.ends_at)
             try:
                 if is_secure:
                     status, _ = await connection.exchange(self._head(member, "/version", None, 0), b"", bounds)
@@ -153,7 +140,3 @@ class AsyncClient:
             if is_secure or " alert " not in str(failure):  # a refused handshake is TLS, too
                 return None
         return StoreRefused(WANTS_TLS.format(member))
-
-    async def aclose(self) -> None:
-        """Close every connection; those in use as soon as they are not. Idempotent."""
-        await self._pool.aclose()

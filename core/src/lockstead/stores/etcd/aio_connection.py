@@ -5,20 +5,19 @@ Head and body are sent together, and never twice. Must not know which member is 
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import h11
 
 from lockstead.stores.awaiting import aside, ready
 from lockstead.stores.blocking import is_readable
-from lockstead.stores.bounds import Bounds
+from lockstead.stores.bounds import Bounds, dialled
 from lockstead.stores.etcd.http1 import Head, body_span
 
 CHUNK: Final = 65536
@@ -33,36 +32,15 @@ class NotHttp(OSError):  # noqa: N818 - the name describes the answer
 class AsyncConnection:
     """A connection for one caller at a time. `is_good` is False after a failure; the caller then closes it."""
 
-    __slots__ = ("_descriptor", "_socket", "is_good", "opened_at", "permit")
+    __slots__ = ("_descriptor", "is_good", "opened_at", "permit", "raw")
 
-    def __init__(self, plain: socket.socket) -> None:
-        plain.setblocking(False)
-        self._socket = plain
-        self._descriptor = plain.fileno()
+    def __init__(self, raw: socket.socket) -> None:
+        raw.setblocking(False)
+        self.raw = raw
+        self._descriptor = raw.fileno()
         self.opened_at = time.monotonic()
         self.is_good = True
         self.permit: object = None
-
-    async def connect(self, address: Any, ends_at: float) -> None:
-        """Connect to an address by `ends_at` (monotonic clock). Raises OSError."""
-        try:
-            self._socket.connect(address)
-        except BlockingIOError:
-            await ready(self._descriptor, ends_at, reads=False, writes=True)
-            failure = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if failure:
-                raise OSError(failure, os.strerror(failure)) from None
-        self.set_option(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    async def start_tls(self, tls: ssl.SSLContext, host: str, ends_at: float) -> None:
-        """Start TLS by `ends_at` (monotonic clock). Raises OSError or ValueError."""
-        secure = tls.wrap_socket(self._socket, server_hostname=host, do_handshake_on_connect=False)
-        self._socket = secure
-        await self._done(secure.do_handshake, ends_at)
-
-    def set_option(self, level: int, option: int, value: int) -> None:
-        """Set an option of the socket."""
-        self._socket.setsockopt(level, option, value)
 
     async def is_usable(self) -> bool:
         """Return whether the idle connection is open: if it is readable, it was closed or got an unexpected reply."""
@@ -119,13 +97,13 @@ class AsyncConnection:
 
     async def receive(self, ends_at: float) -> bytes:
         """Return the next bytes, none at the end; raise TimeoutError at `ends_at` (monotonic clock)."""
-        return await self._done(partial(self._socket.recv, CHUNK), ends_at)
+        return await self._done(partial(self.raw.recv, CHUNK), ends_at)
 
     async def send(self, message: bytes, ends_at: float) -> None:
         """Send all of a message by `ends_at` (monotonic clock)."""
         rest = memoryview(message)
         while rest:
-            rest = rest[await self._done(partial(self._socket.send, rest), ends_at, reads=False) :]
+            rest = rest[await self._done(partial(self.raw.send, rest), ends_at, reads=False) :]
 
     async def _done(self, operation: Callable[[], T], ends_at: float, *, reads: bool = True) -> T:
         """Return the result of an operation as soon as the socket is ready for it. reads: what it waits for."""
@@ -143,41 +121,11 @@ class AsyncConnection:
     async def aclose(self) -> None:
         """Close it. Idempotent; raises nothing."""
         self.is_good = False
-        self._socket.close()
+        self.raw.close()
 
 
-async def opened(endpoint: str, tls: ssl.SSLContext | None, ends_at: float) -> AsyncConnection:
-    """Return a connection to host:port by `ends_at` (monotonic clock). Raises OSError or ValueError."""
+async def opened(tls: ssl.SSLContext | None, endpoint: str, ends_at: float) -> AsyncConnection:
+    """Return a connection to host:port by `ends_at` (monotonic clock). Raises OSError, ValueError, StoreUnavailable."""
     host, _, port = endpoint.rpartition(":")
-    host = host.strip("[]")
-    connection = await _connected(host, int(port), ends_at)
-    if tls is not None:
-        try:
-            await connection.start_tls(tls, host, ends_at)
-        except BaseException:
-            await connection.aclose()
-            raise
-    return connection
-
-
-async def _connected(host: str, port: int, ends_at: float) -> AsyncConnection:
-    """Return a connection to the first address of a host that accepts one."""
-    look = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-    try:
-        addresses = look(flags=socket.AI_NUMERICHOST)
-    except socket.gaierror:  # a name, which a name server may take long to look up
-        addresses = await aside(look, ends_at)
-    failed = OSError(f"{host} has no address")
-    for number, (family, kind, protocol, _name, address) in enumerate(addresses):
-        connection = AsyncConnection(socket.socket(family, kind, protocol))
-        left = ends_at - time.monotonic()
-        try:
-            await connection.connect(address, ends_at - left + left / (len(addresses) - number))
-        except BaseException as error:
-            await connection.aclose()
-            if not isinstance(error, OSError):
-                raise
-            failed = error
-        else:
-            return connection
-    raise failed
+    dial = partial(dialled, host.strip("[]"), int(port), Bounds(ends_at - time.monotonic()), tls)
+    return AsyncConnection(await aside(dial, ends_at, socket.socket.close))

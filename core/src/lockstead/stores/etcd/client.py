@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import ssl
 import time
-from functools import lru_cache
-from typing import Final, TypeVar
+from functools import lru_cache, partial
+from typing import Final
 
 from h11 import ProtocolError
 
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
-from lockstead.script import drive
 from lockstead.stores.blocking import Limiter
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.bounds import Bounds
+from lockstead.stores.driver import DriverBase
 from lockstead.stores.etcd import encoding
-from lockstead.stores.etcd.connection import Connection, NotHttp, opened
+from lockstead.stores.etcd.connection import NotHttp, opened
 from lockstead.stores.etcd.encoding import Request, Response
 from lockstead.stores.etcd.errors import NO_TLS, NOT_HTTP, WANTS_TLS, answered, is_token_spent, translated
 from lockstead.stores.etcd.http1 import head_of
 from lockstead.stores.etcd.members import Members
-from lockstead.stores.etcd.scripts import Operation
-from lockstead.stores.kept import MALFORMED, senseless
 from lockstead.stores.pool import Pool
-
-T = TypeVar("T")
 
 IDLE_MAX: Final = 10.0
 """Seconds after which an idle connection is not used again. Longer than the longest pause of a waiter, so that polling
@@ -47,23 +43,17 @@ PROBE_LIMIT: Final = 1.0
 """Seconds for finding out whether a member speaks TLS."""
 
 
-class Client:
+class Client(DriverBase[Request, Response]):
     """The connections of one process to one etcd; an asynchronous client belongs to one event loop."""
 
     def __init__(self, members: Members) -> None:
+        self.name = members.url
         self._members = members
-        self._pool = Pool(members.url, self._opened, CONNECTIONS_MAX, idle_max=IDLE_MAX)
+        self.pool = Pool(members.url, partial(opened, members.tls), CONNECTIONS_MAX, idle_max=IDLE_MAX)
         self._signing_in = Limiter(1)
         self._head = lru_cache(HEADS_MAX)(head_of)
 
-    def run(self, script: Operation[T], bounds: Bounds) -> T:
-        """Drive a script to its end. Raises StoreError: OutcomeUnknown for a reply of a shape that is not etcd's."""
-        try:
-            return drive(script, lambda request: self.send(request, bounds))
-        except MALFORMED as error:
-            raise senseless(self._members.url, error) from error
-
-    def send(self, request: Request, bounds: Bounds, only: str | None = None) -> Response:
+    def exchange(self, bounds: Bounds, request: Request, only: str | None = None) -> Response:
         """Send a request, to the first member that is reached or `only` to one (host:port). Raises StoreError."""
         token = self._token(bounds)
         response = self._send(request, token, bounds, only)
@@ -94,18 +84,18 @@ class Client:
         while True:
             member, *waiting = waiting
             try:
-                return self._exchange(member, request, token, bounds, 1 / (1 + len(waiting)))
+                return self._send_to(member, request, token, bounds, 1 / (1 + len(waiting)))
             except StoreUnavailable:
                 if not waiting:
                     raise
 
-    def _exchange(self, member: str, request: Request, token: str | None, bounds: Bounds, share: float) -> Response:
+    def _send_to(self, member: str, request: Request, token: str | None, bounds: Bounds, share: float) -> Response:
         """Send a request to a member. share: the part of the time left that connecting may take."""
         connection = None
         if bounds.is_over:
             raise StoreUnavailable(f"{bounds.limit:.3g} s were over before {request.what} could be sent to etcd")
         try:
-            connection = self._pool.take(member, bounds.part(share).ends_at)
+            connection = self.pool.take(member, bounds.part(share).ends_at)
             sent_at = boot_now()
             head = self._head(member, request.path, token, len(request.content))
             status, body = connection.exchange(head, request.content, bounds)
@@ -121,13 +111,10 @@ class Client:
             raise failure or translated(error, request, member, bounds, is_sent=is_sent) from error
         finally:
             if connection is not None:
-                self._pool.give_back(member, connection)
+                self.pool.give_back(member, connection)
         response = Response(status, body, sent_at, member)
         self._members.note(response)
         return response
-
-    def _opened(self, member: str, ends_at: float) -> Connection:
-        return opened(member, self._members.tls, ends_at)
 
     def _mistaken(self, member: str, error: Exception, bounds: Bounds) -> StoreRefused | None:
         """Return what to correct if a member speaks something else: TLS where we do not, or the reverse."""
@@ -141,7 +128,7 @@ class Client:
         if other is not None:
             other.check_hostname, other.verify_mode = False, ssl.CERT_NONE
         try:
-            connection = opened(member, other, bounds.ends_at)
+            connection = opened(other, member, bounds.ends_at)
             try:
                 if is_secure:
                     status, _ = connection.exchange(self._head(member, "/version", None, 0), b"", bounds)
@@ -152,7 +139,3 @@ class Client:
             if is_secure or " alert " not in str(failure):  # a refused handshake is TLS, too
                 return None
         return StoreRefused(WANTS_TLS.format(member))
-
-    def close(self) -> None:
-        """Close every connection; those in use as soon as they are not. Idempotent."""
-        self._pool.close()

@@ -26,19 +26,20 @@ BEHIND: Final[Mapping[Guarantee, str]] = {
 FULL: Final = 0.8
 """The fraction of the quota above which there is a warning."""
 
-Each = Callable[[Request], "list[Response | StoreError]"]
+Each = Callable[[Request], "dict[str, Response | StoreError]"]
+"""Sends a request to every member; returns the answers by endpoint."""
 
 
 def examination(target: Target, each: Each) -> Iterator[Finding]:
-    """Yield what is found, member by member. each sends a request to every member."""
-    yield from _versions(target, each)
+    """Yield what is found, member by member."""
+    yield from _versions(each)
     states = yield from _members(target, each)
     yield from _alarms(each)
     yield from _space(each, states)
 
 
-def _versions(target: Target, each: Each) -> Iterator[Finding]:
-    for endpoint, answer in zip(target.endpoints, each(Request("Version", "/version", b"")), strict=True):
+def _versions(each: Each) -> Iterator[Finding]:
+    for endpoint, answer in each(Request("Version", "/version", b"")).items():
         if isinstance(answer, StoreError):
             yield Finding(Severity.WARNING, "member", f"{endpoint}: {answer}", "start it, or take it out of the URL")
             continue
@@ -56,9 +57,7 @@ def _versions(target: Target, each: Each) -> Iterator[Finding]:
 
 def _members(target: Target, each: Each) -> Generator[Finding, None, list[Json]]:
     states: list[Json] = []
-    for endpoint, answer in zip(
-        target.endpoints, each(encoding.request("Status", "maintenance/status", {})), strict=True
-    ):
+    for endpoint, answer in each(encoding.request("Status", "maintenance/status", {})).items():
         if isinstance(answer, StoreError) or answer.status != 200:
             continue
         body = json_object(answer.body)
@@ -78,7 +77,7 @@ def _members(target: Target, each: Each) -> Generator[Finding, None, list[Json]]
 
 
 def _alarms(each: Each) -> Iterator[Finding]:
-    for answer in each(encoding.request("Alarm", "maintenance/alarm", {"action": "GET"})):
+    for answer in each(encoding.request("Alarm", "maintenance/alarm", {"action": "GET"})).values():
         if isinstance(answer, StoreError):
             continue
         said = error_details(json_object(answer.body))[1]
@@ -99,7 +98,7 @@ def _space(each: Each, states: list[Json]) -> Iterator[Finding]:
     sizes = [int(body.get("dbSize", 0)) for body in states]
     if not sizes:
         return
-    quotas = [quota for quota in map(_quota, each(Request("Metrics", "/metrics", b""))) if quota]
+    quotas = [quota for quota in map(_quota, each(Request("Metrics", "/metrics", b"")).values()) if quota]
     size, quota = max(sizes), min(quotas, default=0.0)
     figures = {"db_bytes": float(size), **({"quota_bytes": quota} if quota else {})}
     if not quota:

@@ -227,7 +227,7 @@ def sought(responses: list[Json]) -> Kv | None:
 
 def first_of(found: list[Json]) -> Json:
     """Return the record among the keys of one name; a foreign key may be beside it."""
-    return next((item for item in found if text(item["key"])[-2:] in _SLOT_ENDS), found[0])
+    return next((item for item in found if is_slot(item["key"])), found[0])
 
 
 def ttl_of(min_retention: float) -> int:

@@ -25,7 +25,7 @@ from lockstead.stores.etcd.members import Members
 from lockstead.stores.etcd.queue import Observation, Queue
 from lockstead.stores.etcd.scripts import Operation, ask
 from lockstead.stores.etcd.watches import Span, Watch, Watches
-from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions, join
+from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions, join, started
 from lockstead.values import TURN, Name
 
 LIMIT: Final = 5.0
@@ -91,12 +91,10 @@ class Listener:
 
     def _started(self) -> _Worker | None:
         worker = _Worker(self)
-        try:
-            worker.thread.start()
-        except RuntimeError:  # no thread can be started, so subscribers poll
-            worker.loop.close()
-            return None
-        return worker
+        if started(worker.thread):
+            return worker
+        worker.loop.close()
+        return None
 
     def _ended(self, key: Key) -> None:
         """Note that a key has no subscription left. Takes no lock: the garbage collector may call this."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final
 
-from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
-from lockstead.protocol.commands import Command, List, StoreClock, TokenSource, Traits
+from lockstead.errors import StoreError, StoreRefused
+from lockstead.protocol.commands import Command, StoreClock, TokenSource, Traits
 from lockstead.stores.bounds import LISTING_MAX, AnswerTooLong, Bounds
+from lockstead.stores.driven import DrivenStore
 from lockstead.stores.etcd.aio_client import AsyncClient
 from lockstead.stores.etcd.batch import batch
 from lockstead.stores.etcd.client import ANSWER_MAX, Client
+from lockstead.stores.etcd.doctor import BEHIND, examination
 from lockstead.stores.etcd.encoding import Request, Response
 from lockstead.stores.etcd.leases import Leases
 from lockstead.stores.etcd.listener import Listener
@@ -21,16 +23,14 @@ from lockstead.stores.etcd.operations import Operations
 from lockstead.stores.etcd.queue import Queue
 from lockstead.stores.etcd.scripts import Operation, end
 from lockstead.stores.etcd.url import Target
+from lockstead.stores.kept import outcome
 from lockstead.stores.loops import PerLoop
-from lockstead.stores.port import Standing, StoreBase
+from lockstead.stores.port import Standing
 from lockstead.stores.subscriptions import OnChange, Subscription
 
 if TYPE_CHECKING:
-    from lockstead.stores.examination import Finding, Guarantee
+    from lockstead.stores.examination import Finding
     from lockstead.values import Name
-
-A = TypeVar("A")
-T = TypeVar("T")
 
 TRAITS: Final = Traits(
     scheme="etcd",
@@ -44,10 +44,12 @@ CLEANUP_LIMIT: Final = 1.0
 """Seconds that `close` waits for the servers to end what is idle."""
 
 
-class EtcdStore(StoreBase):
+class EtcdStore(DrivenStore[Client, AsyncClient]):
     """Records as keys of an etcd. Promises what a majority of its members promises: without one, nothing is granted."""
 
     traits = TRAITS
+    behind = BEHIND
+    answer_max = ANSWER_MAX
 
     def __init__(self, target: Target, url: str) -> None:
         """url: as it may be shown. Raises StoreRefused if a certificate cannot be used."""
@@ -57,32 +59,19 @@ class EtcdStore(StoreBase):
             self._tls = target.tls_context() if target.tls else None
         except OSError as error:
             raise StoreRefused(f"the certificates for {url} cannot be used ({error}); correct ca, cert, key") from error
-        self._inherited: list[object] = []
-        self._is_open = True
-        self._start()
+        super().__init__()
 
-    def _start(self) -> None:
+    def _begin(self) -> None:
         members = Members(self._target, self._tls, self.url)
-        self._client = Client(members)
-        self._clients = PerLoop(lambda: AsyncClient(members), AsyncClient.aclose)
+        self._driver = Client(members)
+        self._drivers = PerLoop(lambda: AsyncClient(members), AsyncClient.aclose)
         self._operations = Operations(self._target.root, Leases(), Queue(self._target.root))
         self._listener = Listener(self._operations.queue, members)
 
-    def _check_open(self) -> None:
-        if not self._is_open:
-            raise StoreUnavailable(f"the store {self.url} is closed")
-
     # --- commands ------------------------------------------------------------------------------------------------
 
-    def perform(self, command: Command[A], limit: float) -> A:
-        """Carry out one command within `limit` seconds: one transaction, and what its lease needs."""
-        return cast(A, self._run(self._operations.script(command), _bounds(command, limit)))
-
-    async def aperform(self, command: Command[Any], limit: float) -> Any:
-        """Carry out one command like `perform`, awaiting, from any event loop of asyncio."""
-        self._check_open()
-        client = await self._clients.get()
-        return await client.run(self._operations.script(command), _bounds(command, limit))
+    def _script(self, command: Command[Any], _bounds: Bounds) -> Operation[Any]:
+        return self._operations.script(command)
 
     def perform_many(self, commands: Sequence[Command[Any]], limit: float) -> list[Any]:
         """Renew many leases by one KeepAlive and one range; what is left over is carried out one by one."""
@@ -93,92 +82,65 @@ class EtcdStore(StoreBase):
             return [error] * len(commands)
         for number, command in enumerate(commands):
             if answers[number] is None:
-                try:
-                    answers[number] = self.perform(command, ends_at - time.monotonic())
-                except StoreError as error:
-                    answers[number] = error
+                answers[number] = outcome(self.perform, command, ends_at - time.monotonic())
         return answers
 
     def _batched(self, commands: Sequence[Command[Any]], ends_at: float) -> list[Any]:
         bounds = Bounds(ends_at - time.monotonic(), LISTING_MAX)
         try:
-            return self._run(batch(self._operations, commands), bounds)
+            return self._driver.run(batch(self._operations, commands), bounds)
         except StoreError as error:
             if not _is_too_long(error):
                 raise
         # foreign records between ours are larger than the limit
         bounds = Bounds(ends_at - time.monotonic(), LISTING_MAX)
-        return self._run(batch(self._operations, commands, is_ranged=False), bounds)
-
-    def _run(self, script: Operation[T], bounds: Bounds) -> T:
-        self._check_open()
-        return self._client.run(script, bounds)
+        return self._driver.run(batch(self._operations, commands, is_ranged=False), bounds)
 
     # --- waiting -------------------------------------------------------------------------------------------------
 
     def subscribe(self, name: Name, on_change: OnChange) -> Subscription:
         """Call on_change at every change of the record."""
-        self._check_open()
         return self._listener.subscribe(name, on_change)
 
     def enqueue(self, name: Name, waiter_id: str, on_turn: OnChange) -> Subscription:
         """Take a place in the queue or keep it, and call on_turn when the turn has come."""
-        self._check_open()
         return self._listener.enqueue(name, waiter_id, on_turn)
 
     def leave(self, name: Name, waiter_id: str, limit: float) -> None:
         """Give up a place in the queue."""
-        self._run(self._operations.queue.leave(name, waiter_id), Bounds(limit))
+        self._driver.run(self._operations.queue.leave(name, waiter_id), Bounds(limit))
 
     def standing(self, name: Name, limit: float) -> list[Standing]:
         """Return the first of a key's queue."""
-        return self._run(self._operations.queue.shown(name), Bounds(limit, LISTING_MAX))
+        return self._driver.run(self._operations.queue.shown(name), Bounds(limit, LISTING_MAX))
 
     # --- examining -----------------------------------------------------------------------------------------------
 
-    @property
-    def behind(self) -> Mapping[Guarantee, str]:
-        """What of etcd keeps a promise."""
-        from lockstead.stores.etcd.doctor import BEHIND
-
-        return BEHIND
-
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
         """Look at the members, their versions, their quorum, alarms and space."""
-        from lockstead.stores.etcd.doctor import examination
 
-        def each(request: Request) -> list[Response | StoreError]:
-            return [self._sent_to(member, request, limit) for member in self._target.endpoints]
+        def each(request: Request) -> dict[str, Response | StoreError]:
+            exchange = self._driver.exchange
+            return {member: outcome(exchange, Bounds(limit), request, member) for member in self._target.endpoints}
 
         yield self._target.transport()
         yield from examination(self._target, each)
-
-    def _sent_to(self, member: str, request: Request, limit: float) -> Response | StoreError:
-        try:
-            return self._client.send(request, Bounds(limit), member)
-        except StoreError as error:
-            return error
 
     # --- life ----------------------------------------------------------------------------------------------------
 
     def after_fork(self) -> None:
         """Forget every inherited connection, without closing it, and every lease: they belong to the parent."""
-        self._inherited += [self._client, self._clients, self._operations, self._listener]
         self._listener.forget()
-        self._start()
+        super().after_fork()
 
     def close(self) -> None:
         """End what carries no record, and close every connection. Idempotent; takes up to 2 s if etcd hangs."""
-        if not self._is_open:
-            return
         self._listener.close()
         ends_at = time.monotonic() + CLEANUP_LIMIT
         for lease in [*self._operations.queue.forget(), *self._operations.leases.empty()]:
             with suppress(StoreError):
-                self._run(end(lease), Bounds(max(0.05, ends_at - time.monotonic())))
-        self._is_open = False
-        self._client.close()
-        self._clients.close()
+                self._driver.run(end(lease), Bounds(max(0.05, ends_at - time.monotonic())))
+        super().close()
 
 
 def _is_too_long(error: BaseException) -> bool:
@@ -186,7 +148,3 @@ def _is_too_long(error: BaseException) -> bool:
     while cause is not None and not isinstance(cause, AnswerTooLong):
         cause = cause.__cause__
     return cause is not None
-
-
-def _bounds(command: Command[Any], limit: float) -> Bounds:
-    return Bounds(limit, LISTING_MAX if isinstance(command, List) else ANSWER_MAX)

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from lockstead.stores.port import Opener
+from lockstead.errors import StoreRefused
 from lockstead.stores.servers import OPTIONS, Servers, servers_in
+from lockstead.stores.url import BuiltInOpener, options_of, query
 
 if TYPE_CHECKING:
-    from lockstead.protocol.commands import Traits
     from lockstead.stores.etcd.encoding import Root
     from lockstead.stores.etcd.store import EtcdStore
 
@@ -35,23 +35,15 @@ class Target(Servers):
     root: Root
 
 
-class _Opener(Opener):
+class _Opener(BuiltInOpener):
     """The opener of `etcd://host1:2379,host2:2379/prefix`."""
 
     options = OPTIONS
     takes_user = True
 
-    @property
-    def traits(self) -> Traits:
-        from lockstead.stores.etcd.store import TRAITS
-
-        return TRAITS
-
     def printable(self, store_url: str) -> str:
         """Return the URL without user and password; with them in the environment it opens the same store."""
         from urllib.parse import quote
-
-        from lockstead.stores.url import options_of, query
 
         target, options = target_of(store_url), options_of(store_url)[1]
         prefix = quote(f"/{target.root.text}".rstrip("/"), safe="/:!$&*+,;=")
@@ -63,8 +55,6 @@ class _Opener(Opener):
         Raises StoreRefused if h11 is missing or a certificate cannot be used, TypeError for a client.
         """
         import os
-
-        from lockstead.errors import StoreRefused
 
         if client is not None:
             raise TypeError("the etcd store accepts no client: it speaks to the JSON gateway by itself")
@@ -82,7 +72,6 @@ def target_of(store_url: str, environ: Mapping[str, str] | None = None) -> Targe
     from urllib.parse import unquote
 
     from lockstead.stores.etcd.encoding import Root
-    from lockstead.stores.url import options_of
 
     before, options = options_of(store_url)
     if not before.startswith("etcd://"):

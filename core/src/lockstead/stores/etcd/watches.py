@@ -99,7 +99,7 @@ class _Stream:
         try:
             connection = await self._connected(members)
             try:
-                _keep_alive(connection)
+                _keep_alive(connection.raw)
                 await connection.send(self._request(members.token), ends_at)
                 while self._parsed(await connection.receive(ends_at)):
                     if self._confirmed == len(self._asked):
@@ -116,7 +116,7 @@ class _Stream:
         failed, turns = OSError(), members.in_turn()
         for self.member in turns:
             try:
-                return await opened(self.member, members.tls, time.monotonic() + BEGINS_WITHIN / (len(turns) + 1))
+                return await opened(members.tls, self.member, time.monotonic() + BEGINS_WITHIN / (len(turns) + 1))
             except OSError as error:
                 failed = error
         raise failed
@@ -160,13 +160,13 @@ class _Stream:
             watch.received(int(result["header"]["revision"]), result.get("events", []))
 
 
-def _keep_alive(connection: AsyncConnection) -> None:
+def _keep_alive(raw: socket.socket) -> None:
     with suppress(OSError):
-        connection.set_option(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for names, seconds in KEEPS_ALIVE:
             option = next((getattr(socket, name) for name in names if hasattr(socket, name)), None)
             if option is not None:
-                connection.set_option(socket.IPPROTO_TCP, option, seconds)
+                raw.setsockopt(socket.IPPROTO_TCP, option, seconds)
 
 
 def _create(watch: Watch) -> bytes:

@@ -73,7 +73,7 @@ class Access:
                 refreshing.result(timeout=bounds.left())
         return self._with_token(headers)
 
-    async def asigned(self, headers: Mapping[str, str], bounds: Bounds) -> dict[str, str]:
+    async def aio_signed(self, headers: Mapping[str, str], bounds: Bounds) -> dict[str, str]:
         """Like `signed`, asynchronously."""
         refreshing = self._needs()
         if refreshing is not None:

@@ -6,7 +6,7 @@ Must not know how requests are sent, nor what a lock is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode, urlsplit
 
 from lockstead.stores.examination import Finding, Guarantee, Severity
@@ -15,10 +15,12 @@ from lockstead.stores.gcs.client import RetryingClient
 from lockstead.stores.gcs.encoding import BucketPath, Request, error_details
 from lockstead.stores.gcs.rights import BUCKETS_GET, rights
 from lockstead.stores.gcs.settings import settings_of
-from lockstead.stores.http import Answer
 from lockstead.stores.kept import json_object
 from lockstead.stores.transport import transport
 from lockstead.values import Name
+
+if TYPE_CHECKING:
+    from lockstead.stores.http import Answer
 
 BEHIND: Final[Mapping[Guarantee, str]] = {
     Guarantee.CREATE_PRESENT: "ifGenerationMatch=0 of an insert",

@@ -10,16 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from lockstead.protocol.commands import Create, Extend, Read, Remove
 from lockstead.stores.examination import Finding, Severity
 from lockstead.stores.gcs.client import RetryingClient
 from lockstead.stores.gcs.encoding import Request, error_details, request_for
-from lockstead.stores.http import Answer
 from lockstead.stores.kept import json_object
 from lockstead.values import Name
+
+if TYPE_CHECKING:
+    from lockstead.stores.http import Answer
 
 BUCKETS_GET: Final = "storage.buckets.get"
 CREATE, GET, UPDATE, DELETE, LIST = (

@@ -19,8 +19,6 @@ from lockstead.stores.gcs.encoding import Request
 if TYPE_CHECKING:
     import httpcore
 
-    from lockstead.stores.http import AwaitedPool, Pool
-
 T = TypeVar("T")
 
 _HEADERS: Final = {"User-Agent": "lockstead"}
@@ -31,18 +29,6 @@ class Transports:
 
     def __init__(self, access: Access) -> None:
         self._access = access
-
-    def blocking(self) -> Pool:
-        """Return a connection pool. Raises StoreRefused or StoreUnavailable for an unusable proxy or certificate."""
-        from lockstead.stores.http import blocking
-
-        return self._made(blocking)
-
-    def awaiting(self) -> AwaitedPool:
-        """Return an asynchronous connection pool, like `blocking`."""
-        from lockstead.stores.http import awaiting
-
-        return self._made(awaiting)
 
     def request(self, request: Request, headers: Mapping[str, str]) -> httpcore.Request:
         """Return the request for httpcore."""
@@ -58,8 +44,12 @@ class Transports:
             target = None
         return asked(request.method, base, target, {**_HEADERS, **headers}, request.content)
 
-    def _made(self, make: Callable[[ssl.SSLContext, str | None], T]) -> T:
-        """Create a pool. No message contains the address of a proxy, which may include a password."""
+    def pool(self, make: Callable[[ssl.SSLContext, str | None], T]) -> T:
+        """Return a connection pool from `make`.
+
+        Raises StoreRefused or StoreUnavailable for an unusable proxy or certificate. No message contains the address of
+        a proxy, which may include a password.
+        """
         try:
             tls = self._tls
         except OSError as error:

@@ -8,22 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from lockstead.errors import StoreRefused
-from lockstead.stores.port import Opener
+from lockstead.stores.url import BuiltInOpener
 
 if TYPE_CHECKING:
-    from lockstead.protocol.commands import Traits
     from lockstead.stores.gcs.encoding import BucketPath
     from lockstead.stores.gcs.store import GcsStore
 
 
-class _Opener(Opener):
+class _Opener(BuiltInOpener):
     """The opener of `gs://bucket/prefix`. In lock URLs, `gs://bucket/prefix/key` means `gs://bucket/prefix#key`."""
-
-    @property
-    def traits(self) -> Traits:
-        from lockstead.stores.gcs.store import TRAITS
-
-        return TRAITS
 
     def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
         """Return (store, key); without a fragment, the last segment of the path is the key."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lockstead.errors import StoreUnavailable
 from lockstead.protocol.commands import (
@@ -34,7 +34,7 @@ from lockstead.stores.subscriptions import Subscription, Subscriptions
 from lockstead.values import Name
 
 if TYPE_CHECKING:
-    from lockstead.stores.examination import Finding, Guarantee
+    from lockstead.stores.examination import Finding
 
 TRAITS: Final = Traits(
     scheme="memory",
@@ -81,7 +81,6 @@ class MemoryStore(StoreBase):
     """
 
     traits = TRAITS
-    behind: ClassVar[Mapping[Guarantee, str]] = {}
 
     def __init__(self, memory: Memory | None = None, *, name: str = "", clock: Callable[[], float] = boot_now) -> None:
         self._memory = Memory() if memory is None else memory

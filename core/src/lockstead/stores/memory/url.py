@@ -8,25 +8,18 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from lockstead.stores.port import Opener
+from lockstead.stores.url import BuiltInOpener
 
 if TYPE_CHECKING:
-    from lockstead.protocol.commands import Traits
     from lockstead.stores.memory import MemoryStore
 
 _NAME: Final = re.compile(r"memory:([A-Za-z0-9._-]*)")
 
 
-class _Opener(Opener):
+class _Opener(BuiltInOpener):
     """The opener of `memory:` and `memory:name`."""
 
     spans_processes = False
-
-    @property
-    def traits(self) -> Traits:
-        from lockstead.stores.memory.store import TRAITS
-
-        return TRAITS
 
     def printable(self, store_url: str) -> str:
         """Return the URL; it contains no credentials."""

@@ -6,7 +6,7 @@ Must not know connections.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 from lockstead.errors import OutcomeUnknown, StoreUnavailable
@@ -24,7 +24,7 @@ from lockstead.protocol.commands import (
     Snapshot,
 )
 from lockstead.script import Script
-from lockstead.stores.postgres.encoding import At, at, encoded, listing, seconds, shown, snapshot
+from lockstead.stores.postgres.encoding import At, at, changed, encoded, listing, named, seconds, shown, snapshot
 from lockstead.stores.postgres.libpq import Row
 from lockstead.stores.postgres.statements import Statements, bucket, topic
 from lockstead.values import Name
@@ -77,6 +77,24 @@ class Operations:
             case _:
                 raise TypeError(f"not a command for a store: {type(command).__name__}")
 
+    def extend_many(self, commands: Sequence[Extend]) -> Operation[list[Any]]:
+        """Renew many records by one statement. None stands for one that must be renewed alone."""
+        asked = [
+            {
+                **named(command.name),
+                "fields": dict(command.fields),
+                "granted": command.incarnation,
+                "revision": command.revision,
+                "bucket": bucket(topic(command.name)) if command.fields else None,
+            }
+            for command in commands
+        ]
+        return _each(self._statements.extend_many, asked, changed)
+
+    def read_many(self, commands: Sequence[Read]) -> Operation[list[Any]]:
+        """Read many records by one statement."""
+        return _each(self._statements.read_many, [named(command.name) for command in commands], shown)
+
     def _create(self, command: Create) -> Operation[Snapshot | Conflict]:
         self._on_acquire(topic(command.name))
         place, fields = at(command.name), dict(command.fields)
@@ -123,6 +141,15 @@ class Operations:
                 # a trigger may prevent every change of a row
                 raise StoreUnavailable(f"{self._url} changes nothing of {command.name.key!r}, though it is as expected")
             # the expected record was written between the two statements
+
+
+def _each(
+    statement: bytes, asked: Sequence[Mapping[str, Any]], read: Callable[[Sequence[Row]], Any]
+) -> Operation[list[Any]]:
+    """Return what is read from the row of each record that is asked for; read gets no rows where there is none."""
+    rows = yield statement, (encoded([{"n": number, **one} for number, one in enumerate(asked)]),)
+    found = {int(row[0] or 0): [row[1:]] for row in rows}
+    return [read(found.get(number, ())) for number in range(len(asked))]
 
 
 def _expected(command: Extend | Replace | Remove) -> tuple[str | None, ...]:

@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from lockstead.errors import StoreRefused
-from lockstead.stores.port import Opener
 from lockstead.stores.transport import CLEARTEXT, flag
-from lockstead.stores.url import options_of, query
+from lockstead.stores.url import BuiltInOpener, options_of, query
 
 if TYPE_CHECKING:
-    from lockstead.protocol.commands import Traits
     from lockstead.stores.postgres.store import PostgresStore
 
 # fmt: off
@@ -55,17 +53,11 @@ class Target:
     is_verified: bool = False
 
 
-class _Opener(Opener):
+class _Opener(BuiltInOpener):
     """The opener of `postgresql://user@host1,host2/database?sslmode=verify-full`, also written `postgres://`."""
 
     options = LIBPQ | OURS
     takes_user = True
-
-    @property
-    def traits(self) -> Traits:
-        from lockstead.stores.postgres.store import TRAITS
-
-        return TRAITS
 
     def printable(self, store_url: str) -> str:
         """Return the URL without user and password."""
@@ -106,12 +98,13 @@ def target_of(store_url: str) -> Target:
     listen = options.get("listen", "auto")
     if listen not in ("auto", "yes", "no"):
         raise ValueError(f"listen in the URL is 'auto', 'yes' or 'no', not {listen!r}")
+    of_libpq = {name: value for name, value in options.items() if name in LIBPQ}
     shown = {name: value for name, value in options.items() if name not in SECRET}
     if schema == SCHEMA:
         shown.pop("schema", None)
     return Target(
         # older versions of libpq know only one of the two spellings of the scheme
-        conninfo=before.replace("postgres:", "postgresql:", 1) + _query(options, LIBPQ),
+        conninfo=before.replace("postgres:", "postgresql:", 1) + query(of_libpq),
         url=f"postgresql://{found['hosts']}/{found['database']}{query(shown)}",
         schema=schema,
         listen=listen,
@@ -128,10 +121,6 @@ def target_of(store_url: str) -> Target:
 def _ports(hosts: str) -> list[str]:
     """Return the port of each host as written; empty for libpq's default."""
     return [re.sub(r"^\[[^\]]*\]", "", host).partition(":")[2] for host in hosts.split(",")]
-
-
-def _query(options: dict[str, str], names: frozenset[str]) -> str:
-    return query({name: value for name, value in options.items() if name in names})
 
 
 OPENER: Final = _Opener()

@@ -23,7 +23,7 @@ from lockstead.stores.postgres.libpq import Row
 from lockstead.stores.postgres.session import connect
 from lockstead.stores.postgres.statements import EVERYBODY, Statements, bucket, lock_class, topic
 from lockstead.stores.postgres.url import Target
-from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions, join
+from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions, join, started
 from lockstead.values import Name
 
 RETRY_AFTER: Final = 0.02
@@ -106,10 +106,9 @@ class Listener:
         wake_reader, self._wakes = os.pipe()
         os.set_blocking(wake_reader, False)
         os.set_blocking(self._wakes, False)
-        self._thread = threading.Thread(target=self._run, args=(wake_reader,), name="lockstead-listen", daemon=True)
-        try:
-            self._thread.start()
-        except RuntimeError:  # there is no thread: subscribers poll
+        thread = threading.Thread(target=self._run, args=(wake_reader,), name="lockstead-listen", daemon=True)
+        self._thread = thread
+        if not started(thread):
             self._thread = None
             os.close(wake_reader)
             os.close(self._wakes)
@@ -287,14 +286,6 @@ class Listener:
             if until <= now and self._unused.pop(about, None) is not None:
                 self._pass_on(connection, about, receivers)
         return min((max(0.0, until - now) for _, until in list(self._unused.values())), default=1.0)
-
-    # --- life ----------------------------------------------------------------------------------------------------
-
-    def forget(self) -> Listener:
-        """Return a fresh one for a forked child, where the thread does not exist."""
-        fresh = Listener(self._target, self._statements, self._ask)
-        fresh._is_open = self._is_open
-        return fresh
 
     def close(self) -> None:
         """End the thread and its connection; wait for it briefly."""

@@ -24,9 +24,6 @@ from lockstead.stores.servers import endpoint
 if TYPE_CHECKING:
     from lockstead.stores.redis.opening import Opened
 
-IDLE_CHECKED: Final = 0.02
-"""Seconds of idling after which a connection is checked before it is used: the server may have closed it."""
-
 READ_AT_ONCE: Final = 16_384
 """Bytes that are read in one step: more than any record takes."""
 
@@ -37,7 +34,7 @@ Peer: TypeAlias = "tuple[Address, bool]"
 class AsyncConnection:
     """One connection for one caller at a time. The caller that opened it closes it."""
 
-    __slots__ = ("_opened", "_replies", "_used_at", "is_good", "opened_at", "permit", "raw", "where")
+    __slots__ = ("_opened", "_replies", "is_good", "opened_at", "permit", "raw", "where")
 
     def __init__(self, opened: Opened, where: str) -> None:
         self._opened = opened
@@ -46,12 +43,10 @@ class AsyncConnection:
         self.where = where
         self.is_good = True
         self.permit: object = None
-        self.opened_at = self._used_at = time.monotonic()
+        self.opened_at = time.monotonic()
 
     async def is_usable(self) -> bool:
-        """Return whether a connection that has idled is still open, and nothing unasked has come on it."""
-        if time.monotonic() - self._used_at < IDLE_CHECKED:
-            return True
+        """Return whether an idle connection is still open, and nothing unasked has come on it."""
         try:
             self.arrived(Bounds(0.0), 0)
         except Exception:  # noqa: BLE001 - closed, whatever it says
@@ -69,7 +64,7 @@ class AsyncConnection:
                 replies += await self.received(bounds, count - len(replies))
         except Exception as error:
             raise unanswered(error, self.where, bounds.limit) from error
-        self.is_good, self._used_at = True, time.monotonic()
+        self.is_good = True
         return replies
 
     async def send(self, message: bytes, bounds: Bounds) -> None:
@@ -127,7 +122,7 @@ async def connected(access: Access, peer: Peer, ends_at: float) -> AsyncConnecti
     is_master = not is_sentinel and access.kind is not Kind.CLUSTER
     opening = partial(opened, access, address, bounds, to_sentinel=is_sentinel, is_master=is_master)
     try:
-        connection = AsyncConnection(await aside(opening, ends_at), endpoint(address))
+        connection = AsyncConnection(await aside(opening, ends_at, lambda late: late.close()), endpoint(address))
         if not bounds.is_over:
             return connection
         await connection.aclose()

@@ -93,16 +93,8 @@ def _indexed(space: Space, key: str, keys: Keys, route: Route) -> Asking[list[Na
     if index is None:
         return [Name(key, space)]
     parts = yield from _plain(index, (b"ZRANGE", index, b"0", b"-1"), route)
-    # what is not text was not written by lockstead
-    return [Name(key, space, part.decode()) for part in parts if _is_text(part)]
-
-
-def _is_text(part: bytes) -> bool:
-    try:
-        part.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    # what is not text was not written by lockstead, and is found absent
+    return [Name(key, space, part) for part in dict.fromkeys(part.decode(errors="replace") for part in parts)]
 
 
 def _plain(key: bytes, words: Words, route: Route) -> Asking[Any]:

@@ -6,7 +6,6 @@ is answered NOSCRIPT, MOVED or ASK was not applied, so asking again is not a rep
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeAlias, TypeVar
@@ -47,28 +46,33 @@ Asking: TypeAlias = Script[Ask, list[Any], T]
 """A script that is answered with the replies to its commands, in their order."""
 
 
-class Route(ABC):
-    """Knows which server is responsible for a key. Shared by threads. what: the servers, for messages."""
+class Route:
+    """Knows which server is responsible for a key: here, the one there is. Shared by threads. what: for messages."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, server: Address | None = None) -> None:
         self._what = what
+        self._server = server
 
-    @abstractmethod
-    def known(self, key: bytes) -> Address | None:
+    def known(self, key: bytes) -> Address | None:  # noqa: ARG002 - for those that overwrite it
         """Return the server for a key, if that need not be asked first."""
+        return self._server
 
-    @abstractmethod
     def find(self, key: bytes) -> Asking[Address]:
         """Return the server for a key."""
+        return self.known(key) or (yield from self._asked(key))
+
+    def _asked(self, key: bytes) -> Asking[Address]:
+        """Ask for the server for a key that is not known."""
+        raise NotImplementedError
 
     def masters(self) -> Asking[tuple[Address, ...]]:
         """Return every server on which there are records."""
         return ((yield from self.find(b"")),)
 
-    def failed(self, address: Address) -> None:  # noqa: B027 - where there is but one, there is nothing to note
+    def failed(self, address: Address) -> None:
         """Note that a server was not to be reached, or is not the one to ask."""
 
-    def moved(self, key: bytes, address: Address) -> None:  # noqa: ARG002 - for those that overwrite it
+    def moved(self, key: bytes, address: Address) -> None:  # noqa: ARG002 - as above
         """Note that another server is responsible for a key. StoreRefused where there is but one."""
         self.asks(address)
 
@@ -81,28 +85,11 @@ def route(access: Access) -> Route:
     """Return the route to the servers of an access."""
     match access.kind:
         case Kind.SERVER:
-            return OneServer(access.addresses[0])
+            return Route(endpoint(access.addresses[0]), access.addresses[0])
         case Kind.SENTINEL:
             return BySentinel(access.addresses, access.service)
         case Kind.CLUSTER:
             return ByCluster(access.addresses)
-
-
-class OneServer(Route):
-    """There is one server, and that is it."""
-
-    def __init__(self, address: Address) -> None:
-        super().__init__(endpoint(address))
-        self._address = address
-
-    def known(self, key: bytes) -> Address | None:  # noqa: ARG002 - as every route
-        """Return the server."""
-        return self._address
-
-    def find(self, key: bytes) -> Asking[Address]:  # noqa: ARG002 - as every route
-        """Return the server."""
-        yield from ()
-        return self._address
 
 
 class BySentinel(Route):
@@ -112,30 +99,19 @@ class BySentinel(Route):
         super().__init__(f"the service {service!r}")
         self._sentinels = tuple(sentinels)
         self._service = service
-        self._master: Address | None = None
-
-    def known(self, key: bytes) -> Address | None:  # noqa: ARG002 - as every route
-        """Return the master, if a Sentinel has named it."""
-        return self._master
-
-    def find(self, key: bytes) -> Asking[Address]:  # noqa: ARG002 - as every route
-        """Return the master."""
-        master = self._master
-        if master is None:
-            master = self._master = yield from self._asked()
-        return master
 
     def failed(self, address: Address) -> None:
         """Ask the Sentinels next time."""
-        if self._master == address:
-            self._master = None
+        if self._server == address:
+            self._server = None
 
-    def _asked(self) -> Asking[Address]:
+    def _asked(self, key: bytes) -> Asking[Address]:  # noqa: ARG002 - they have one master
         words = (b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._service.encode())
         nobody = f"no Sentinel says where the master of {self._service!r} is"
         sentinel, master = yield from _in_turn(self._sentinels, words, self._named, nobody, to_sentinel=True)
         # a Sentinel that answers is asked first the next time: others may be down
         self._sentinels = (sentinel, *(one for one in self._sentinels if one != sentinel))
+        self._server = master
         return master
 
     def _named(self, reply: Any, sentinel: Address) -> Address:
@@ -191,11 +167,9 @@ class ByCluster(Route):
         """Return the master of a key's slot, if the slots are known."""
         return None if self._is_stale else self._slots.get(slot_of(key))
 
-    def find(self, key: bytes) -> Asking[Address]:
-        """Return the master of a key's slot."""
+    def _asked(self, key: bytes) -> Asking[Address]:
+        yield from self._refreshed()
         slot = slot_of(key)
-        if self._is_stale or slot not in self._slots:
-            yield from self._refreshed()
         address = self._slots.get(slot)
         if address is None:
             raise StoreUnavailable(f"no node of the Cluster has slot {slot}: the Cluster is not complete")
@@ -281,7 +255,8 @@ def call_many(requests: Sequence[Request], along: Route) -> Asking[list[Any]]:
                 results[number] = error
             continue
         answers = dict(zip(numbers, replies, strict=True))
-        unknown = [number for number, reply in answers.items() if _knows_no_script(reply)]
+        errors = [number for number, reply in answers.items() if isinstance(reply, ServerError)]
+        unknown = [number for number in errors if code_of(answers[number]) == "NOSCRIPT"]
         if unknown:
             with suppress(StoreError):  # what is not answered is asked again below, each by itself
                 again = yield Ask(address, _taught([requests[number] for number in unknown]), share)
@@ -294,10 +269,6 @@ def call_many(requests: Sequence[Request], along: Route) -> Asking[list[Any]]:
         except StoreError as error:
             results[number] = error
     return results
-
-
-def _knows_no_script(reply: Any) -> bool:
-    return isinstance(reply, ServerError) and code_of(reply) == "NOSCRIPT"
 
 
 def _taught(requests: Sequence[Request]) -> tuple[Words, ...]:

@@ -6,24 +6,25 @@ Must not know what the fields of a record mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final
 
-from lockstead.errors import StoreError, StoreUnavailable
+from lockstead.errors import StoreError
 from lockstead.protocol.commands import (
     Command,
     List,
-    Listing,
     StoreClock,
     TokenSource,
     Traits,
 )
-from lockstead.stores.bounds import LISTING_MAX, Bounds, bounds_of
+from lockstead.stores.bounds import LISTING_MAX, Bounds
+from lockstead.stores.driven import DrivenStore
+from lockstead.stores.kept import outcome
 from lockstead.stores.loops import PerLoop
-from lockstead.stores.port import StoreBase
 from lockstead.stores.redis.access import Access, Address
 from lockstead.stores.redis.aio_driver import AsyncDriver
+from lockstead.stores.redis.doctor import BEHIND, examination
 from lockstead.stores.redis.driver import Driver
 from lockstead.stores.redis.encoding import Keys, answer, request
 from lockstead.stores.redis.listing import listed
@@ -34,9 +35,7 @@ from lockstead.stores.subscriptions import Subscription
 from lockstead.values import Name
 
 if TYPE_CHECKING:
-    from lockstead.stores.examination import Finding, Guarantee
-
-A = TypeVar("A")
+    from lockstead.stores.examination import Finding
 
 GUARANTEE: Final = "one server, or asynchronous replication: a failover may forget the latest locks"
 
@@ -46,8 +45,10 @@ def traits_of(scheme: str) -> Traits:
     return Traits(scheme=scheme, guarantee=GUARANTEE, clock=StoreClock.ONE_CLOCK, tokens=TokenSource.NATIVE)
 
 
-class RedisStore(StoreBase):
+class RedisStore(DrivenStore[Driver, AsyncDriver]):
     """Records as strings in Redis. Promises no more than Redis does: see `Traits.guarantee`."""
+
+    behind = BEHIND
 
     def __init__(self, access: Access, url: str, prefix: str) -> None:
         """url: without credentials, see `Store.url`."""
@@ -55,19 +56,13 @@ class RedisStore(StoreBase):
         self.url = url
         self._keys = Keys(prefix)
         self.traits = traits_of(url.partition(":")[0])
-        self._is_open = True
-        self._inherited: list[object] = []
-        self._begin()
+        super().__init__()
 
     def _begin(self) -> None:
         self._route = route(self._access)
         self._driver = Driver(self.url, self._access, self._route)
         self._drivers = PerLoop(partial(AsyncDriver, self.url, self._access, self._route), AsyncDriver.aclose)
         self._watches = Watches(self._keys, self._access, self._route, self._driver)
-
-    def perform(self, command: Command[A], limit: float) -> A:
-        """Carry out one command within `limit` seconds. All but `List` are one script call."""
-        return cast(A, self._driver.run(self._script_of(command), bounds_of(command, limit)))
 
     def perform_many(self, commands: Sequence[Command[Any]], limit: float) -> list[Any]:
         """Carry out many commands with one pipeline for each server."""
@@ -76,18 +71,11 @@ class RedisStore(StoreBase):
         except StoreError as error:
             return [error] * len(commands)
 
-    async def aperform(self, command: Command[Any], limit: float) -> Any:
-        """Carry out one command like `perform`, asynchronously, from any event loop."""
-        if not self._is_open:
-            raise StoreUnavailable(f"the store {self.url} is closed")
-        driver = await self._drivers.get()
-        return await driver.run(self._script_of(command), bounds_of(command, limit))
-
     # --- scripts -------------------------------------------------------------------------------------------------
 
-    def _script_of(self, command: Command[Any]) -> Asking[Any]:
+    def _script(self, command: Command[Any], _bounds: Bounds) -> Asking[Any]:
         if isinstance(command, List):
-            return (yield from self._listed(command))
+            return (yield from listed(command, self._keys, self._route))
         self._watches.asks(command)
         return self._read(command, (yield from call(request(command, self._keys), self._route)))
 
@@ -97,9 +85,6 @@ class RedisStore(StoreBase):
         self._watches.note(command, answered)
         return answered
 
-    def _listed(self, command: List) -> Asking[Listing]:
-        return listed(command, self._keys, self._route)
-
     def _script_of_many(self, commands: Sequence[Command[Any]]) -> Asking[list[Any]]:
         results: list[Any] = [None] * len(commands)
         single = [number for number, command in enumerate(commands) if not isinstance(command, List)]
@@ -108,15 +93,12 @@ class RedisStore(StoreBase):
             self._watches.asks(commands[number])
         replies = yield from call_many(requests, self._route)
         for number, reply in zip(single, replies, strict=True):
-            try:
-                is_failure = isinstance(reply, StoreError)
-                results[number] = reply if is_failure else self._read(commands[number], reply)
-            except StoreError as error:
-                results[number] = error
+            is_failure = isinstance(reply, StoreError)
+            results[number] = reply if is_failure else outcome(self._read, commands[number], reply)
         for number, command in enumerate(commands):
             if isinstance(command, List):
                 try:
-                    results[number] = yield from self._listed(command)
+                    results[number] = yield from listed(command, self._keys, self._route)
                 except StoreError as error:
                     results[number] = error
         return results
@@ -129,16 +111,8 @@ class RedisStore(StoreBase):
 
     # --- examining -----------------------------------------------------------------------------------------------
 
-    @property
-    def behind(self) -> Mapping[Guarantee, str]:
-        """The mechanism of Redis behind each guarantee."""
-        from lockstead.stores.redis.doctor import BEHIND
-
-        return BEHIND
-
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
         """Check the version, the memory, the persistence and the replicas of every master."""
-        from lockstead.stores.redis.doctor import examination
 
         def send(address: Address, words: Words) -> Any:
             return self._driver.exchange(Bounds(limit), Ask(address, (words,)))[0]
@@ -149,17 +123,7 @@ class RedisStore(StoreBase):
 
     # --- life ----------------------------------------------------------------------------------------------------
 
-    def after_fork(self) -> None:
-        """Forget every inherited connection, without closing it: its bytes belong to the parent."""
-        self._inherited += [self._driver, self._drivers, self._watches]
-        self._begin()
-
     def close(self) -> None:
         """Close every connection. Idempotent."""
-        self._is_open = False
         self._watches.close()
-        self._driver.close()
-        self._drivers.close()
-
-
-__all__ = ["RedisStore", "traits_of"]
+        super().close()

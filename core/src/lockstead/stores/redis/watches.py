@@ -28,7 +28,7 @@ from lockstead.stores.redis.encoding import Keys, Request, enrol, pass_on
 from lockstead.stores.redis.messages import Messages
 from lockstead.stores.redis.route import Route, call_many
 from lockstead.stores.redis.scripts import CHANGED
-from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions, join
+from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions, join, started
 from lockstead.values import Name
 
 LISTENS_WITHIN: Final = 5.0
@@ -129,9 +129,7 @@ class Watches:
             listener = self.listeners.get(address)
             if listener is None:
                 listener = Listener(self, address)
-                try:
-                    listener.thread.start()
-                except RuntimeError:  # there is no thread: subscribers poll
+                if not started(listener.thread):
                     listener.end()
                     return
                 self.listeners[address] = listener

@@ -130,19 +130,11 @@ class MasterConnection:
 
 
 @dataclass(slots=True)
-class PendingRemoval:
-    """A removal that a master has not confirmed: the encoded request, and until when it is sent again."""
-
-    packed: bytes
-    until: float
-
-
-@dataclass(slots=True)
 class Master:
     """One of the servers. Safe to share between threads; its lock is held for memory only.
 
     trouble: why it cannot be reached now. is_silent: the last wait for its answer timed out. pending_removals: by
-    incarnation; such a record counts as absent.
+    incarnation, which counts as absent, the encoded request and until when it is sent again.
     """
 
     access: Access
@@ -157,7 +149,7 @@ class Master:
     down_for: float = 0.0
     run_id: str = ""
     replaced_at: float = 0.0
-    pending_removals: dict[str, PendingRemoval] = field(default_factory=dict)
+    pending_removals: dict[str, tuple[bytes, float]] = field(default_factory=dict)
 
     @property
     def where(self) -> str:
@@ -221,7 +213,7 @@ class Master:
                 # another server at this address, whatever its uptime: it may not have the earlier one's records
                 self.replaced_at = boot_now()
             self.run_id = connection.identity.run_id
-            owed = [(identity, pending.packed) for identity, pending in self.pending_removals.items()]
+            owed = [(identity, packed) for identity, (packed, _until) in self.pending_removals.items()]
         if owed:
             connection.post(
                 b"".join(packed for _id, packed in owed),
@@ -243,15 +235,15 @@ class Master:
         now = time.monotonic()
         with self.lock:
             if len(self.pending_removals) >= 1000:
-                self.pending_removals = dict(filter(lambda owed: owed[1].until > now, self.pending_removals.items()))
-            self.pending_removals[incarnation] = PendingRemoval(packed, now + seconds)
+                self.pending_removals = dict(filter(lambda owed: owed[1][1] > now, self.pending_removals.items()))
+            self.pending_removals[incarnation] = packed, now + seconds
 
     def has_pending_removal(self, incarnation: str) -> bool:
         """Return whether the removal of a record is pending."""
         pending = self.pending_removals.get(incarnation)
         if pending is None:
             return False
-        if pending.until > time.monotonic():
+        if pending[1] > time.monotonic():
             return True
         self.pending_removals.pop(incarnation, None)
         return False

@@ -198,16 +198,20 @@ class Exchange:
             return {place for question in questions for place in question.votes.silent}
 
         waits_until = min(self.ends_at, time.monotonic() + self._group.master_limit)
-        while not all(question.is_decided() for question in questions) and self._worth_waiting(silent()):
-            left = waits_until - time.monotonic()
-            self._collect(left)
-            if left <= 0:
-                break
+        self._wait(lambda: all(question.is_decided() for question in questions), silent, waits_until)
         if time.monotonic() >= waits_until:
             for place in silent():
                 self._group.masters[place].is_silent = True
         for question in questions:
             question.is_decided(is_last=True)
+
+    def _wait(self, is_done: Callable[[], bool], awaited: Callable[[], set[int]], waits_until: float) -> None:
+        """Read answers until `is_done` returns true, or no master that is awaited can be expected to answer in time."""
+        while not is_done() and self._worth_waiting(awaited()):
+            left = waits_until - time.monotonic()
+            self._collect(left)
+            if left <= 0:
+                return
 
     def _worth_waiting(self, awaited: set[int]) -> bool:
         """Return whether a master is outstanding that can be expected to answer."""
@@ -289,15 +293,11 @@ class Exchange:
     def settle(self, is_settled: Callable[[], bool]) -> None:
         """Wait until `is_settled` returns true, at most for the limit of one master."""
         waits_until = time.monotonic() + min(self._group.master_limit, max(0.0, self.left))
-        while not is_settled():
-            if not self._worth_waiting(
-                {place for place, connection in self._connections.items() if connection.awaits and connection.is_open}
-            ):
-                return
-            left = waits_until - time.monotonic()
-            self._collect(left)
-            if left <= 0:
-                return
+
+        def awaited() -> set[int]:
+            return {place for place, one in self._connections.items() if one.awaits and one.is_open}
+
+        self._wait(is_settled, awaited, waits_until)
 
     def _collect(self, seconds: float) -> None:
         """Read the answers that arrive within `seconds`; at least those that have arrived already.

@@ -194,7 +194,6 @@ class Seen:
     count: int = 0
     total: str = ""
     vote: str = ""
-    retention_ms: int = 0
     raw: Mapping[bytes, bytes] = field(default_factory=dict)
 
     @property
@@ -248,11 +247,11 @@ def _seen(is_done: bool, flat: list[Any]) -> Seen:
     if not all(isinstance(text, bytes) for text in flat):
         raise ValueError("not a record as the script gives it")
     raw: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
-    count, min_retention = _whole(raw.get(b"n", b"")), _whole(raw.get(b"s", b"0"))
+    count = _whole(raw.get(b"n", b""))
     incarnation, total, vote = (raw.get(name, b"").decode() for name in (b"i", b"x", b"b"))
-    if not incarnation or _whole(total.encode()) is None or count is None or min_retention is None:
+    if not incarnation or count is None or None in (_whole(raw.get(b"x", b"")), _whole(raw.get(b"s", b"0"))):
         raise ValueError("not a record as the script gives it")
-    return Seen(is_done, incarnation, count, total, vote, min_retention, raw)
+    return Seen(is_done, incarnation, count, total, vote, raw)
 
 
 def _whole(text: bytes) -> int | None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import (
@@ -31,6 +31,7 @@ from lockstead.protocol.commands import (
     TokenSource,
     Traits,
 )
+from lockstead.stores.kept import outcome
 from lockstead.stores.port import StoreBase
 from lockstead.stores.redis.resp import Words, encoded
 from lockstead.stores.redlock.masters import Exchange, MasterGroup
@@ -62,7 +63,7 @@ from lockstead.stores.redlock.votes import (
 from lockstead.values import Name
 
 if TYPE_CHECKING:
-    from lockstead.stores.examination import Finding, Guarantee
+    from lockstead.stores.examination import Finding
 
 A = TypeVar("A")
 
@@ -95,7 +96,6 @@ class RedlockStore(StoreBase):
     """Records on N independent Redis masters. Promises nothing if a quorum of them loses data, or a clock jumps."""
 
     traits = TRAITS
-    behind: ClassVar[Mapping[Guarantee, str]] = {}
 
     def __init__(self, group: MasterGroup, url: str, prefix: str, restart_delay: float) -> None:
         self._group = group
@@ -129,10 +129,7 @@ class RedlockStore(StoreBase):
                 answers |= dict.fromkeys(simple, error)
         for at, command in enumerate(commands):
             if at not in simple:
-                try:
-                    answers[at] = self._alone(command, max(0.001, ends_at - time.monotonic()))
-                except StoreError as error:
-                    answers[at] = error
+                answers[at] = outcome(self._alone, command, max(0.001, ends_at - time.monotonic()))
         return [answers[at] for at in range(len(commands))]
 
     def _alone(self, command: Command[Any], limit: float) -> Listing | Snapshot | Conflict | Absent:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lockstead.stores.port import Opener
 from lockstead.stores.redis.url import PORT, PREFIX, TLS_OPTIONS, database, printable, user_and_hosts
 from lockstead.stores.servers import host_and_port
-from lockstead.stores.url import options_of
+from lockstead.stores.url import BuiltInOpener, options_of
+from lockstead.values import seconds
 
 if TYPE_CHECKING:
-    from lockstead.protocol.commands import Traits
     from lockstead.stores.redis.access import Access, Address
     from lockstead.stores.redlock.store import RedlockStore
 
@@ -29,18 +28,12 @@ MASTER_LIMIT: Final = 0.2
 """Seconds to wait for one master: far below any ttl, and above a round trip between data centres."""
 
 
-class _Opener(Opener):
+class _Opener(BuiltInOpener):
     """Opens stores on several independent masters."""
 
     options = TLS_OPTIONS | {"prefix", "tls", "cleartext", "restart_delay", "master_limit"}
     takes_user = True
     has_tokens = False
-
-    @property
-    def traits(self) -> Traits:
-        from lockstead.stores.redlock.store import TRAITS
-
-        return TRAITS
 
     def printable(self, store_url: str) -> str:
         """Return the URL without user and password."""
@@ -55,7 +48,6 @@ class _Opener(Opener):
         from lockstead.stores.redis.access import check_library
         from lockstead.stores.redlock.masters import MasterGroup
         from lockstead.stores.redlock.store import RedlockStore
-        from lockstead.values import seconds
 
         _before, options = options_of(store_url)
         restart_delay = seconds(options.get("restart_delay", RESTART_DELAY), "restart_delay")

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from lockstead.stores.sqlite.file import is_unreadable
 from lockstead.stores.sqlite.pool import NoFile, Pool
-from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions, join
+from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions, join, started
 from lockstead.values import TURN, Name
 
 POLL_MIN: Final = 0.002
@@ -65,10 +65,8 @@ class Changes:
         self._wake.set()
         with self._lock:
             if self._thread is None and not self._is_closed:
-                self._thread = threading.Thread(target=self._run, name="lockstead-watch", daemon=True)
-                try:
-                    self._thread.start()
-                except RuntimeError:  # no thread can be started: subscribers poll
+                thread = self._thread = threading.Thread(target=self._run, name="lockstead-watch", daemon=True)
+                if not started(thread):
                     self._thread = None
 
     def forget(self) -> Changes:

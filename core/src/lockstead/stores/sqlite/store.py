@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from lockstead.errors import StoreRefused
 from lockstead.protocol.commands import (
@@ -52,7 +52,7 @@ from lockstead.stores.subscriptions import Subscription
 from lockstead.values import Name
 
 if TYPE_CHECKING:
-    from lockstead.stores.examination import Finding, Guarantee
+    from lockstead.stores.examination import Finding
 
 A = TypeVar("A")
 
@@ -106,7 +106,6 @@ class SqliteStore(StoreBase):
     """
 
     traits = TRAITS
-    behind: ClassVar[Mapping[Guarantee, str]] = {}
 
     def __init__(
         self,

@@ -8,21 +8,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from lockstead.stores.port import Opener
+from lockstead.errors import StoreRefused
+from lockstead.stores.url import BuiltInOpener
 
 if TYPE_CHECKING:
-    from lockstead.protocol.commands import Traits
     from lockstead.stores.sqlite.store import SqliteStore
 
 
-class _Opener(Opener):
+class _Opener(BuiltInOpener):
     """The opener of `sqlite:///relative.db` and `sqlite:////absolute.db`."""
-
-    @property
-    def traits(self) -> Traits:
-        from lockstead.stores.sqlite.store import TRAITS
-
-        return TRAITS
 
     def printable(self, store_url: str) -> str:
         """Return the absolute URL; it contains no credentials."""
@@ -53,8 +47,6 @@ def absolute(path: os.PathLike[str] | str) -> str:
     try:
         return os.path.abspath(path)  # noqa: PTH100 - not resolve()
     except FileNotFoundError as error:
-        from lockstead.errors import StoreRefused
-
         raise StoreRefused(
             f"cannot keep locks in {path}: the working directory was removed; give an absolute path"
         ) from error

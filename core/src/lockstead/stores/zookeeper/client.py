@@ -18,9 +18,8 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from lockstead.stores.bounds import LISTING_MAX, AnswerTooLong, BoundedSocket, Bounds
+from lockstead.stores.bounds import LISTING_MAX, AnswerTooLong, BoundedSocket, Bounds, in_tls
 from lockstead.stores.zookeeper.acls import acl_of
-from lockstead.stores.zookeeper.probe import secured
 
 if TYPE_CHECKING:
     from lockstead.stores.zookeeper.url import Target
@@ -88,9 +87,9 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
 
     def create_connection(self, address: tuple[str, int], hostname: str, timeout: float, **_tls: object) -> Any:
         """Connect. kazoo itself would leave the socket of a failed handshake open until it is garbage-collected."""
-        bounds = Bounds(timeout)
+        bounds, tls = Bounds(timeout), self._target.tls_context() if self._target.tls else None
         plain = super().create_connection(address, timeout=timeout)
-        return _PacketSocket(secured(self._target, plain, hostname, bounds) if self._target.tls else plain)
+        return _PacketSocket(plain if tls is None else in_tls(plain, tls, hostname, bounds))
 
     def select(
         self, reads: Sequence[Any], writes: Sequence[Any], _errors: Sequence[Any], timeout: float | None = None

@@ -19,7 +19,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 
 from lockstead.errors import StoreError, StoreUnavailable
 from lockstead.script import Script, drive
-from lockstead.stores.subscriptions import join
+from lockstead.stores.subscriptions import join, started
 from lockstead.stores.zookeeper.answers import outcomes
 from lockstead.stores.zookeeper.client import log, new_client
 from lockstead.stores.zookeeper.requests import Answers, Request
@@ -218,8 +218,7 @@ def _nothing() -> None:
 def _end_aside(client: Any) -> threading.Thread:
     """End a client in a thread, which is returned. Without a thread, its session lasts as long as the process."""
     ending = threading.Thread(target=_ended, args=(client,), name="lockstead-zookeeper-close", daemon=True)
-    with suppress(RuntimeError):
-        ending.start()
+    started(ending)
     return ending
 
 

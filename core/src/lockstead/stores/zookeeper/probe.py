@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
-from lockstead.stores.bounds import Bounds, dialled, in_tls
+from lockstead.stores.bounds import Bounds, dialled
 
 if TYPE_CHECKING:
     from lockstead.stores.zookeeper.url import Target
@@ -67,11 +67,9 @@ def query(target: Target, host: str, limit: float, word: bytes = b"srvr") -> Rep
     bounds = Bounds(limit)
     name, _, port = host.rpartition(":")
     try:
-        with dialled(name.strip("[]"), int(port), bounds) as plain:
-            if not target.tls:
-                return _reply(host, plain, bounds, word)
-            with secured(target, plain, name.strip("[]"), bounds) as encrypted:
-                return _reply(host, encrypted, bounds, word)
+        tls = target.tls_context() if target.tls else None
+        with dialled(name.strip("[]"), int(port), bounds, tls) as connection:
+            return _reply(host, connection, bounds, word)
     except ssl.SSLError as error:
         return Reply(host, "tls", str(error.reason or error))
     except OSError as error:
@@ -98,13 +96,3 @@ def _reply(host: str, connection: socket.socket, bounds: Bounds, word: bytes) ->
     if _NOT_LISTED in received or any(whole.startswith(received) for whole in _BEGINNINGS):
         return Reply(host, "mute", text)
     return Reply(host, "foreign", text)
-
-
-def secured(target: Target, plain: socket.socket, hostname: str, bounds: Bounds) -> ssl.SSLSocket:
-    """Start TLS on a connection within bounds; close it on failure. Raises OSError."""
-    try:
-        context = target.tls_context()
-    except BaseException:
-        plain.close()
-        raise
-    return in_tls(plain, context, hostname, bounds)

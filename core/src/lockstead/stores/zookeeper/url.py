@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from lockstead.stores.port import Opener
+from lockstead.errors import StoreRefused
 from lockstead.stores.servers import OPTIONS, Servers, servers_in
+from lockstead.stores.url import BuiltInOpener, options_of, query
+from lockstead.values import seconds
 
 if TYPE_CHECKING:
-    from lockstead.protocol.commands import Traits
     from lockstead.stores.zookeeper.store import ZookeeperStore
 
 PORT: Final = 2181
@@ -43,8 +44,6 @@ class Target(Servers):
         """The URL without credentials."""
         from urllib.parse import quote
 
-        from lockstead.stores.url import query
-
         options = self.shown
         if self.acl:
             options["acl"] = self.acl
@@ -53,17 +52,11 @@ class Target(Servers):
         return f"zk://{','.join(self.endpoints)}{quote(self.path, safe='/:@!$&*+,;=')}{query(options)}"
 
 
-class _Opener(Opener):
+class _Opener(BuiltInOpener):
     """The opener of `zk://h1,h2:2181/path`."""
 
     options = OPTIONS | {"session", "acl"}
     takes_user = True
-
-    @property
-    def traits(self) -> Traits:
-        from lockstead.stores.zookeeper.store import TRAITS
-
-        return TRAITS
 
     def printable(self, store_url: str) -> str:
         """Return the URL without user and password."""
@@ -76,8 +69,6 @@ class _Opener(Opener):
         StoreRefused if kazoo is missing.
         """
         import os
-
-        from lockstead.errors import StoreRefused
 
         target = target_of(store_url, os.environ)
         target.check()
@@ -99,8 +90,6 @@ class _Opener(Opener):
 def target_of(store_url: str, environ: Mapping[str, str] | None = None) -> Target:
     """Parse a store's URL; missing credentials are taken from ZOOKEEPER_USER and ZOOKEEPER_PASSWORD."""
     from urllib.parse import unquote
-
-    from lockstead.stores.url import options_of
 
     before, options = options_of(store_url)
     if not before.startswith("zk://"):
@@ -129,8 +118,6 @@ def _path(path: str) -> str:
 def _session(text: str | None) -> float:
     if text is None:
         return SESSION_DEFAULT
-    from lockstead.values import seconds
-
     value = seconds(text, "session")
     if not 1.0 <= value <= 3600.0:
         raise ValueError(f"session is {value:g} s; it must be between 1 s and an hour")

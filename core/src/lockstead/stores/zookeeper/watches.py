@@ -15,7 +15,6 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -24,7 +23,7 @@ from typing import Any, Final, TypeAlias
 from kazoo.protocol.states import EventType
 
 from lockstead.script import Script
-from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions, join
+from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions, join, started
 from lockstead.stores.zookeeper.client import log
 from lockstead.stores.zookeeper.connection import Connection
 from lockstead.stores.zookeeper.encoding import Tree
@@ -96,8 +95,7 @@ class Watches:
             # a thread without ident was never started, because its caller was interrupted
             if self._is_open and (self._thread is None or self._thread.ident is None):
                 self._thread = threading.Thread(target=self._run, name="lockstead-zookeeper-watch", daemon=True)
-                with suppress(RuntimeError):  # no thread can be started: subscribers poll
-                    self._thread.start()
+                started(self._thread)
 
     def watched(self, verb: str, path: str, observer: Observer) -> Request:
         """Return a request that reads a node by "get" or "exists" and makes the observer watch it."""
