@@ -719,7 +719,7 @@ def removal_of_a_stale_mark(bench: Bench, grant: Grant, context: ProtocolContext
 
 
 @CLOCKS
-def test_s07_dead_writers_mark_is_removed_by_who_reads(traits: Traits) -> None:
+def test_s07_m04_dead_writers_mark_is_removed_by_who_reads(traits: Traits) -> None:
     """M4: readers join again within a ttl and a renewal."""
     bench = Bench(traits, ttl=TTL)
     context = bench.context()
@@ -821,7 +821,7 @@ def attaching(bench: Bench, grant: Grant, nonce: str, context: ProtocolContext |
 
 
 @CLOCKS
-def test_s09_ticket_passes_the_mark_while_its_issuer_reads(traits: Traits) -> None:
+def test_s09_m11_ticket_passes_the_mark_while_its_issuer_reads(traits: Traits) -> None:
     """M11: otherwise the tasks of a group and the writer that waits for it would wait for each other."""
     bench = Bench(traits, ttl=TTL)
     issuer = read_by(bench, "issuer")
@@ -963,7 +963,7 @@ CRASHED = PreviousLease(LeaseOutcome.EXPIRED, "crashed", "crashed")
 
 @JUDGING
 @pytest.mark.parametrize("ends_by", ["time", "the last reader", "a break"])
-def test_s11_expired_travels_through_readers_to_the_next_writer(traits: Traits, ends_by: str) -> None:
+def test_s11_m13_expired_travels_through_readers_to_the_next_writer(traits: Traits, ends_by: str) -> None:
     """M13: an unclean writer, readers, another group of readers, a writer."""
     bench = Bench(traits, ttl=TTL)
     bench.granted("crashed")

@@ -17,6 +17,7 @@ GUIDES = [
         f"docs/{name}.md"
         for name in (
             "getting-started",
+            "readers-and-writers",
             "semaphores",
             "elections",
             "run",

@@ -8,6 +8,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs/safety.md").read_text()
+PROTOCOL: Final = (ROOT / "docs/protocol.md").read_text()
 NAMES: Final = [
     name for path in sorted(ROOT.glob("tests/**/*.py")) for name in re.findall(r"def (test_\w+)", path.read_text())
 ]
@@ -32,6 +33,15 @@ def test_every_rule_has_a_row_and_a_test() -> None:
     assert without == SHOWN_BY_HAZARDS
 
 
+def test_every_hazard_and_rule_of_readers_has_tests() -> None:
+    hazards = numbers(r"M(\d+)")
+    assert sorted(hazards) == list(range(1, 14))
+    assert [number for number in hazards if not any(f"_m{number:02}_" in name for name in NAMES)] == []
+    rules = {int(number) for number in re.findall(r"\[S(\d+)\]", PROTOCOL)}
+    assert rules == set(range(1, 13))
+    assert [number for number in rules if not any(f"_s{number:02}_" in name for name in NAMES)] == []
+
+
 def test_every_file_that_the_page_names_is_there() -> None:
     places = re.findall(r"`(tests/[\w/.]+?)(?:::(\w+))?`", PAGE)
     assert [place for place, name in places if not (ROOT / place).exists() or (name and name not in NAMES)] == []
@@ -39,4 +49,4 @@ def test_every_file_that_the_page_names_is_there() -> None:
 
 def test_hazards_have_two_digits_in_the_names_of_tests() -> None:
     """`pytest -k h04` must find them all."""
-    assert [name for name in NAMES if re.search(r"_h\d_", name)] == []
+    assert [name for name in NAMES if re.search(r"_[hm]\d_", name)] == []

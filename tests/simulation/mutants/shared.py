@@ -178,7 +178,7 @@ def reader_registers_under_the_withdrawn_name() -> list[Patch]:
 @mutant(
     "the mark of a dead writer stays",
     "readers are kept out until the last old one has left",
-    test_shared.test_s07_dead_writers_mark_is_removed_by_who_reads,
+    test_shared.test_s07_m04_dead_writers_mark_is_removed_by_who_reads,
     traits=ONE_CLOCK,
 )
 def a_dead_writers_mark_stays() -> list[Patch]:
@@ -227,7 +227,7 @@ def ticket_checked_before_registering() -> list[Patch]:
 @mutant(
     "a ticket does not pass the mark of a writer",
     "a task waits for the writer, which waits for the task's group",
-    test_shared.test_s09_ticket_passes_the_mark_while_its_issuer_reads,
+    test_shared.test_s09_m11_ticket_passes_the_mark_while_its_issuer_reads,
     traits=ONE_CLOCK,
 )
 def a_mark_stops_tickets() -> list[Patch]:
@@ -511,7 +511,7 @@ def downgrade_is_not_repeated() -> list[Patch]:
 @mutant(
     "readers forget how the last writer ended",
     "it crashed half way, and the next writer repairs nothing",
-    test_shared.test_s11_expired_travels_through_readers_to_the_next_writer,
+    test_shared.test_s11_m13_expired_travels_through_readers_to_the_next_writer,
     traits=ONE_CLOCK,
     ends_by="time",
 )
