@@ -40,6 +40,8 @@ class Size:
     hand_overs: int = 100
     leases_networked: int = 1000
     ttl_networked: float = 24.0
+    fail_overs: int = 5
+    ttl_fail_over: float = 10.0
 
 
 TINY = Size(
@@ -56,6 +58,8 @@ TINY = Size(
     hand_overs=1,
     leases_networked=20,
     ttl_networked=8.0,
+    fail_overs=1,
+    ttl_fail_over=4.0,
 )
 """For the test that every benchmark runs."""
 
