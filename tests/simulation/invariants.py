@@ -14,7 +14,7 @@ from lockstead.protocol import expiry
 from lockstead.protocol.commands import StoreClock
 from lockstead.protocol.lifecycle import LeaseState, State
 from lockstead.protocol.release import Outcome
-from lockstead.values import LeaseOutcome, Name, Space
+from lockstead.values import EXCLUSIVE, SHARED, LeaseOutcome, Name, Space
 from tests.simulation.store import Entry, SimulatedStore
 from tests.simulation.world import Actor, Violation, World
 
@@ -70,7 +70,8 @@ class InvariantChecker:
             self.fail(f"{process.name} holds {mine.incarnation} again, although its loss was notified")
         self._check_overlap(process, lease_state)
         for other, theirs in self._holders.values():
-            if theirs.lease.incarnation == mine.incarnation or theirs.lease.name != mine.name:
+            is_same = theirs.lease.incarnation == mine.incarnation and theirs.mode == lease_state.mode
+            if is_same or theirs.lease.name != mine.name:
                 continue
             if not theirs.believes(other.clock.at(true) + EPSILON):
                 continue
@@ -140,13 +141,15 @@ class InvariantChecker:
             return
         name, mine, order = lease_state.lease.name, lease_state.lease.incarnation, self._store.order
         unfinished = self._unfinished.setdefault(name, set())
+        is_reader = lease_state.mode == SHARED
         # a lease deleted by an operator leaves no information, not even about earlier ones
         erased = max((order[one] for one in self._deleted), default=0)
         before = {one for one in unfinished if erased < order[one] < order[mine]}
         if before and lease_state.previous_lease.ending is LeaseOutcome.CLEAN:
             self.fail(f"{process.name} is told of a clean end, but {before} stopped in the middle")
         # a reply may come so late that later holders have worked since and were told
-        if not lease_state.unused and order[mine] > self._last_informed.get(name, 0):
+        # readers repair nothing, so the next writer must be told, too
+        if not lease_state.unused and not is_reader and order[mine] > self._last_informed.get(name, 0):
             self._last_informed[name] = order[mine]
             self._unfinished[name] = {mine}
 
@@ -227,7 +230,8 @@ class InvariantChecker:
             case LossReason.GONE:
                 is_claim_false = is_present and lease_state.registration is None
             case LossReason.REVOKED:
-                self._revoked.add(lease.incarnation)
+                if lease_state.mode == EXCLUSIVE:
+                    self._revoked.add(lease.incarnation)
                 # the content of a record that was damaged since is unknown
                 known = entry.fields.keys() if entry is not None and "ttl" in entry.fields else {"revoked"}
                 is_claim_false = is_present and known.isdisjoint(("revoked", "closing", "ended"))

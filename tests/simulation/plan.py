@@ -1,8 +1,8 @@
 """The plan of a seed: store, settings, processes, faults and when they happen. Runs nothing.
 
-There are two scenarios. The long one lasts several ttls, and each kind of fault is enabled in only some of its plans,
+There are three scenarios. The long one lasts several ttls, and each kind of fault is enabled in only some of its plans,
 so that none hides another. The short one ends its faults with the fiftieth delivered request, and every kind of fault
-is enabled in every run.
+is enabled in every run. The shared one is one of both, with readers besides writers.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Scenario(Enum):
 
     SHORT = "short"
     LONG = "long"
+    SHARED = "shared"
 
 
 class Extra(Enum):
@@ -57,7 +58,8 @@ class Behaviour:
 
     rivals: another thread of the process tries to acquire the held lock. threads: another thread becomes a member.
     other_keys: another thread takes a lock of another key meanwhile. drops: the lease is garbage-collected, and
-    released or not. queues: another thread waits for the lock as well.
+    released or not. queues: another thread waits for the lock as well. reads: the lock is acquired as a reader.
+    downgrades: a writer becomes a reader. old: the last process runs a version that knows no readers.
     """
 
     work: float = 30.0
@@ -74,6 +76,9 @@ class Behaviour:
     other_keys: float = 0.0
     drops: float = 0.0
     queues: float = 0.0
+    reads: float = 0.0
+    downgrades: float = 0.0
+    old: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +130,9 @@ def plan_of(
 
     is_simulated: False for a real store, whose clock is never set and which loses nothing.
     """
+    if scenario is Scenario.SHARED:
+        plan = plan_of(seed, Scenario.LONG if seed % 2 else Scenario.SHORT, traits, is_simulated=is_simulated)
+        return _shared(plan, Random(seed ^ 0x5EAD))
     rng = Random(seed ^ 0xBA7C4)
     plan = _plan_of(seed, scenario, traits, is_simulated=is_simulated)
     drops = rng.choice((0.0, 0.0, 0.0, 0.3))
@@ -132,6 +140,19 @@ def plan_of(
     queues = is_simulated and plan.watches and rng.random() < 0.4
     behaviour = replace(plan.behaviour, drops=drops, queues=rng.choice((0.0, 0.0, 0.0, 0.8)))
     return replace(plan, queues=queues, behaviour=behaviour)
+
+
+def _shared(plan: Plan, rng: Random) -> Plan:
+    """Let some of the workers be readers: few, half of them, or nearly all; one may know none."""
+    behaviour = replace(
+        plan.behaviour,
+        reads=rng.choice((0.3, 0.6, 0.9)),
+        downgrades=rng.choice((0.0, 0.0, 0.5)),
+        old=rng.random() < 0.3,
+    )
+    settings = (*plan.settings, *(rng.choice(plan.settings) for _ in range(rng.choice((0, 1, 2)))))
+    rates = (*plan.rates, *_rates(rng, len(settings) - len(plan.settings), plan.settings[0].drift))
+    return replace(plan, scenario=Scenario.SHARED, behaviour=behaviour, settings=settings, rates=rates)
 
 
 def _plan_of(seed: int, scenario: Scenario | None, traits: Traits | None, *, is_simulated: bool) -> Plan:

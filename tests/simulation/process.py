@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from lockstead.errors import LossReason, StoreError
 from lockstead.protocol import keeping
-from lockstead.protocol.acquire import AcquireRequest, Grant
+from lockstead.protocol.acquire import AcquireRequest, Grant, acquire
 from lockstead.protocol.commands import Script
 from lockstead.protocol.fence import draw_token
 from lockstead.protocol.keeping import (
@@ -25,13 +26,14 @@ from lockstead.protocol.keeping import (
     SendNext,
 )
 from lockstead.protocol.lifecycle import LeaseState, State
-from lockstead.protocol.members import Attached, renew_member
+from lockstead.protocol.members import Attached, member_name, nonce_of, renew_member
+from lockstead.protocol.readers import attempt_shared
 from lockstead.protocol.record import Record, encode
 from lockstead.protocol.release import Had, Outcome, give_back, may_remove_after_loss, sweep, sweep_pauses
 from lockstead.protocol.renew import renew
 from lockstead.runtime.local_queue import LocalQueue
 from lockstead.settings import Settings
-from lockstead.values import Name
+from lockstead.values import EXCLUSIVE, SHARED, Name
 from tests.simulation.invariants import EPSILON, NOTICE_MAX
 from tests.simulation.machine import Machine
 from tests.simulation.runner import NEVER, ScriptRunner
@@ -83,12 +85,26 @@ class Process(Machine):
 
     # --- acquiring -----------------------------------------------------------------------------------------------
 
-    def new_request(self, name: Name, *, reclaim: bool = False) -> AcquireRequest:
+    def new_request(self, name: Name, *, reclaim: bool = False, mode: str = EXCLUSIVE) -> AcquireRequest:
         """Return a request for one lock, with a new holder."""
         holder = self.nonce()
+        if mode == SHARED:
+            nonce = f"{self.name}.{nonce_of(holder)}"  # it names the registration, and other processes count alike
+            holder = f"{self.name}/{nonce}"
+            group = encode(Record(f"{SHARED}/{nonce}", self.settings.ttl, mode=SHARED))
+            fields = {**self.fields, "identity": holder}
+            self._pending_holders.add(holder)
+            return AcquireRequest(name, holder, self.name, group, nonce=nonce, registration=fields)
         self._pending_holders.add(holder)
         fields = {**self.fields, "identity": holder}
         return AcquireRequest(name, holder, self.name, fields, reclaim=reclaim, keeps=self._keeps)
+
+    def acquire_script(self, request: AcquireRequest, **how: Any) -> Script[Any]:
+        """Return the script of an acquisition, of a reader or a writer."""
+        if request.is_shared:
+            context = replace(self.context, settings=replace(self.settings, lock_delay=0.0))
+            return acquire(request, context, attempt=attempt_shared, **how)
+        return acquire(request, self.context, **how)
 
     def _keeps(self, holder: str) -> bool:
         # the reply to a granted request may still be in flight
@@ -108,8 +124,10 @@ class Process(Machine):
         self._pending_holders.discard(request.holder)
         if request.has_waited:
             self.network.leave_queue(self, request.name, request.holder)
-        if request.unsettled or request.reclaim:
+        if request.unsettled or request.reclaim or request.signs:
             self.sweep(request.name, request.holder)
+        if request.group is not None:
+            self.sweep(member_name(request.group, request.nonce), request.holder)
 
     # --- keeping -------------------------------------------------------------------------------------------------
 
@@ -118,7 +136,8 @@ class Process(Machine):
         self._pending_holders.discard(request.holder)
         if request.may_keep_place:
             self.network.leave_queue(self, request.name, request.holder)
-        lease_state = keeping.granted(grant, request, self.settings, self.world.rng.random())
+        settings = self.settings.for_ttl(grant.lease.ttl)
+        lease_state = keeping.granted(grant, request, settings, self.world.rng.random())
         lease_state.unused = unused
         return self._keep(lease_state)
 
@@ -133,7 +152,9 @@ class Process(Machine):
         self._keeping.keep(kept)
         self._plan_wake_up()
         left = lease_state.deadline - self.now()
-        self.log(f"holds {lease_state.lease.incarnation} as {lease_state.lease.holder}, {left:.3f} s left")
+        self.log(
+            f"holds {lease_state.lease.incarnation} as {lease_state.holder}, {lease_state.mode}, {left:.3f} s left"
+        )
         return kept
 
     def orphan(self, kept: KeptLease) -> None:
@@ -208,7 +229,7 @@ class Process(Machine):
         if lease_state.registration is None:
             script = renew(lease_state.lease, {}, self.context)
         else:
-            script = renew_member(lease_state.lease, lease_state.registration, {}, self.context)
+            script = renew_member(lease_state.lease, lease_state.registration, {}, self.context, mode=lease_state.mode)
 
         def then(outcome: Any) -> None:
             self._renewed(kept, outcome)
@@ -303,9 +324,14 @@ class Process(Machine):
         lease, is_alone = lease_state.lease, lease_state.is_owner and not lease_state.shared
         self.log(f"released {lease.incarnation}: {outcome!r}")
         self._key_is_free(lease.name.key)
-        if isinstance(outcome, Outcome) and lease_state.is_owner:
+        if isinstance(outcome, Outcome) and lease_state.is_owner and lease_state.mode == EXCLUSIVE:
             self.checker.check_release(lease_state, outcome)
         lease_state.left()
+        if lease_state.mode == SHARED:
+            own = lease_state.registration
+            if own is not None and (lease_state.unsettled or not isinstance(outcome, Outcome)):
+                self.sweep(own.name, own.holder)
+            return
         if lease_state.unsettled or (is_alone and not isinstance(outcome, Outcome)):
             had = Had(lease.incarnation, is_shared=not is_alone, is_clean=lease_state.reason is None)
             self.sweep(lease.name, lease.holder, None if is_alone and lease_state.unused else had)

@@ -226,7 +226,9 @@ class Simulation:
             worker.check_nothing_kept()
 
     def _due_at(self) -> float:
-        touched_at = self.store.touched_at.get(KEY, 0.0)
+        # a contender waits for the readers, too
+        names = [name for name in self.store.touched_at if name.key == KEY.key and name.space is not Space.COMPANION]
+        touched_at = max((self.store.touched_at[name] for name in names), default=0.0)
         return max(touched_at, self.calm_at or 0.0) + self._longest_wait()
 
     def _longest_wait(self) -> float:

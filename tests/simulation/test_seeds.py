@@ -40,6 +40,14 @@ def test_every_invariant_holds_in_every_seed(first: int) -> None:
     assert not failed, "\n".join(failed)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 4 * CHUNK, CHUNK))
+def test_every_invariant_holds_with_readers(first: int) -> None:
+    runs = (play(seed, Scenario.SHARED) for seed in range(first, first + CHUNK))
+    failed = [f"{replay_line(run.seed, run.scenario)}  # {run.violation}" for run in runs if run.violation]
+    assert not failed, "\n".join(failed)
+
+
 def test_short_runs_deliver_sixty_messages_or_more() -> None:
     runs = [play(seed, Scenario.SHORT) for seed in range(300)]
     assert min(run.delivered + run.answered for run in runs) >= 60
@@ -47,7 +55,7 @@ def test_short_runs_deliver_sixty_messages_or_more() -> None:
     assert min(run.delivered for run in runs) >= FAULTY_DELIVERED
 
 
-@pytest.mark.parametrize(("scenario", "seeds"), [(Scenario.SHORT, 200), (Scenario.LONG, 150)])
+@pytest.mark.parametrize(("scenario", "seeds"), [(Scenario.SHORT, 200), (Scenario.LONG, 150), (Scenario.SHARED, 150)])
 def test_every_kind_of_fault_occurs(scenario: Scenario, seeds: int) -> None:
     occurred: Counter[str] = Counter()
     for seed in range(seeds):

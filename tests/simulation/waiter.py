@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lockstead.errors import StoreError
-from lockstead.protocol.acquire import AcquireRequest, Contended, acquire
+from lockstead.protocol.acquire import AcquireRequest, Contended
 from lockstead.runtime.local_queue import LOOK_AGAIN
 from tests.simulation.runner import ScriptRunner, Then
 
@@ -85,9 +85,8 @@ class Waiter:
         others = (one for one in process.waiters if one.key == self.key and one.is_active)
         if not self._has_timed_out and any(not other._has_timed_out for other in others):
             process.checker.fail(f"two waiters of {process.name} send requests for {self.key} at once")
-        script = acquire(
+        script = process.acquire_script(
             self.request,
-            process.context,
             gives_up_at=self._gives_up_at,
             tries_once=self._has_timed_out,
             look_first=self._looks_first or not was_first,
@@ -129,6 +128,9 @@ class Waiter:
 def check_turns(process: Process, key: str) -> None:
     """Check that, if a key has waiters in this process, one of them is sending requests."""
     waiting = [one for one in process.waiters if one.key == key]
+    if process.world.now == process.paused_until:
+        process.check_turns_after(key, 0.0)  # what happened during the pause is handled first
+        return
     if process.world.now < process.polls_until:
         return  # a waiter was interrupted before it could leave the queue: the waiters behind it poll
     if waiting and not any(one.is_active for one in waiting):

@@ -6,17 +6,20 @@ All choices are random. Must not know the properties of a correct protocol, whic
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lockstead.protocol.acquire import AcquireRequest, Grant, acquire
-from lockstead.protocol.commands import Script
-from lockstead.protocol.context import LeaseId
-from lockstead.protocol.members import Attached, attach, take_back
-from lockstead.protocol.record import number
+from lockstead.protocol.commands import Script, Snapshot
+from lockstead.protocol.context import LeaseId, ProtocolContext
+from lockstead.protocol.members import Attached, Introduction, attach, nonce_of, take_back
+from lockstead.protocol.observations import ObservationCache
+from lockstead.protocol.previous_lease import NOBODY_BEFORE
+from lockstead.protocol.record import Record, number, previous_lease_text
 from lockstead.protocol.release import release
-from lockstead.protocol.renew import Over
+from lockstead.protocol.renew import Over, renew
 from lockstead.settings import Settings
+from lockstead.values import EXCLUSIVE, SHARED, Name
 from tests.simulation.plan import KEY, OTHER_KEY
 from tests.simulation.process import KeptLease, Process
 from tests.simulation.runner import ScriptRunner, Then
@@ -32,16 +35,29 @@ QUEUED_MAX = 3
 
 @dataclass(slots=True)
 class Tickets:
-    """Tickets passed between processes. detached: not kept by any process, so that one must release them."""
+    """Tickets passed between processes. detached: not kept by any process, so that one must release them.
+
+    of_readers: tickets of shared leases, each with the registration of the reader that made it.
+    """
 
     shared: list[LeaseId] = field(default_factory=list)
     detached: list[LeaseId] = field(default_factory=list)
+    of_readers: list[tuple[LeaseId, Introduction]] = field(default_factory=list)
 
     def discard(self, lease: LeaseId) -> None:
         """Remove the tickets of a lease."""
         for tickets in (self.shared, self.detached):
             if lease in tickets:
                 tickets.remove(lease)
+        self.of_readers = [ticket for ticket in self.of_readers if ticket[0] != lease]
+
+
+class OldContext(ProtocolContext):
+    """The context of a version that knows no readers: for it, every live record is a lock that somebody holds."""
+
+    def decode(self, name: Name, seen: Snapshot) -> Record:
+        """Decode a record without the fields that the version does not know."""
+        return replace(super().decode(name, seen), mode=EXCLUSIVE, wanted="")
 
 
 class Worker(Process):
@@ -55,6 +71,9 @@ class Worker(Process):
 
     def _forget(self) -> None:
         super()._forget()
+        self.is_old = self.behaviour.old and self.name == f"worker{len(self.plan.settings)}"
+        if self.is_old:
+            self.context = OldContext(self.plan.traits, self.settings, ObservationCache())
         self._acquiring: ScriptRunner | Waiter | None = None
         self._queued: list[Waiter] = []
         self._request: AcquireRequest | None = None
@@ -78,7 +97,9 @@ class Worker(Process):
         if self.is_finishing or self._held is not None or self._acquiring is not None:
             return
         tickets = self.tickets
-        if tickets.shared and self.chance(self.behaviour.attaches):
+        if tickets.of_readers and not self.is_old and self.chance(self.behaviour.attaches / 2):
+            self._attach(*tickets.of_readers[-1])
+        elif tickets.shared and self.chance(self.behaviour.attaches):
             self._attach(tickets.shared[-1])
         elif tickets.detached and self.chance(0.5):
             lease = tickets.detached.pop()
@@ -95,7 +116,10 @@ class Worker(Process):
         wait = self._up_to_twice(self.settings.ttl) if self.chance(behaviour.gives_up) else math.inf
         tries_once = self.chance(0.1)
         gives_up_at = now if tries_once else now + wait
-        request = self.new_request(KEY, reclaim=self._has_died and self.chance(behaviour.reclaims))
+        if not self.is_old and behaviour.reads and self.chance(behaviour.reads):
+            request = self.new_request(KEY, mode=SHARED)
+        else:
+            request = self.new_request(KEY, reclaim=self._has_died and self.chance(behaviour.reclaims))
         self._request = request
         looks_first = self.chance(0.2)
         if gives_up_at < math.inf:
@@ -103,7 +127,7 @@ class Worker(Process):
         if self.chance(behaviour.cancels):
             self.after(self._up_to_twice(self.settings.request_timeout), self._cancel, request)
         if tries_once:
-            script = acquire(request, self.context, gives_up_at=gives_up_at, tries_once=True, look_first=looks_first)
+            script = self.acquire_script(request, gives_up_at=gives_up_at, tries_once=True, look_first=looks_first)
             self._acquiring = ScriptRunner(self, script, self._acquired, gives_up_at)
         else:
             self._acquiring = Waiter(self, request, self._acquired, gives_up_at, looks_first=looks_first)
@@ -157,7 +181,8 @@ class Worker(Process):
         """Wait for the lock in another thread, behind the existing waiters."""
         if self.is_finishing or len(self._queued) >= QUEUED_MAX:
             return
-        request = self.new_request(KEY)
+        reads = not self.is_old and bool(self.behaviour.reads) and self.chance(self.behaviour.reads)
+        request = self.new_request(KEY, mode=SHARED if reads else EXCLUSIVE)
         gives_up_at = self.now() + self._up_to_twice(2 * self.settings.ttl) if self.chance(0.5) else math.inf
         hold = self._hold_besides(request)
 
@@ -209,6 +234,7 @@ class Worker(Process):
         def joined(outcome: Any) -> None:
             if isinstance(outcome, Attached):
                 other = self.attached(outcome, settings)
+                self._others.append(other)
                 self.after(self._work_time(), lambda _: self.release(other))
 
         self.run_script(self._attach_script(lease), joined)
@@ -222,6 +248,8 @@ class Worker(Process):
             self.after(self._up_to_twice(length), self.draw, kept)
         if kept.lease_state.is_owner and self.chance(behaviour.shares):
             self.after(length * random() ** 2, self._share, kept)
+        if behaviour.downgrades and not self.is_old and kept.lease_state.is_owner and self.chance(behaviour.downgrades):
+            self.after(length * random(), self._downgrade, kept)
         if behaviour.rivals and self.chance(behaviour.rivals):
             self.after(self._up_to_twice(length), self._rival)
         if behaviour.threads and self.chance(behaviour.threads):
@@ -270,10 +298,11 @@ class Worker(Process):
             return
         self.log(f"detaches from {lease_state.lease.incarnation}")
         self.leave(kept)
-        is_last = lease_state.is_owner and lease_state.lease not in self.tickets.detached
+        is_exclusive = lease_state.mode == EXCLUSIVE
+        is_last = lease_state.is_owner and is_exclusive and lease_state.lease not in self.tickets.detached
 
         def settled() -> None:
-            if lease_state.registration is not None:
+            if lease_state.registration is not None and is_exclusive:
                 self.run_script(take_back(lease_state.registration, self.context))
             lease_state.left()
             if is_last:
@@ -286,7 +315,13 @@ class Worker(Process):
 
     def _share(self, kept: KeptLease) -> None:
         lease_state = kept.lease_state
-        if self._held is not kept or not lease_state.believes(self.now()) or lease_state.registration is not None:
+        if self._held is not kept or not lease_state.believes(self.now()):
+            return
+        if lease_state.registration is not None:
+            if lease_state.mode == SHARED:
+                own = lease_state.registration
+                introduction = Introduction(nonce_of(own.name.part), own.incarnation)
+                self.tickets.of_readers.append((lease_state.lease, introduction))
             return
         lease_state.shared = True
 
@@ -300,7 +335,38 @@ class Worker(Process):
 
         self.run_script(self._attach_script(lease_state.lease), joined)
 
-    def _attach(self, lease: LeaseId) -> None:
+    def _downgrade(self, kept: KeptLease) -> None:
+        """Become a reader: register under the own lease, and let the record say so."""
+        lease_state = kept.lease_state
+        lease = lease_state.lease
+        if self._held is not kept or lease_state.shared or lease_state.mode == SHARED:
+            return
+        nonce = nonce_of(lease.holder)
+        fields = {**self.fields, "identity": lease.holder}
+
+        def registered(outcome: Any) -> None:
+            if isinstance(outcome, Over):
+                self.lose(kept, outcome.reason, outcome.detail)
+            if not isinstance(outcome, Attached):
+                return
+            is_ours = self._held is kept and not lease_state.shared and lease_state.believes(self.now())
+            if not is_ours:
+                self.run_script(take_back(outcome.registration, self.context))
+                return
+            self.register(kept, outcome)
+            self.checker.section_ended(lease_state)
+            lease_state.downgraded()
+            self.log(f"downgrades {lease.incarnation}")
+            shared = {"mode": SHARED, "before": previous_lease_text(NOBODY_BEFORE)}
+            self.run_script(renew(lease, shared, self.context), downgraded)
+
+        def downgraded(outcome: Any) -> None:
+            if isinstance(outcome, Over):
+                self.lose(kept, outcome.reason, outcome.detail)
+
+        self.run_script(attach(lease, f"{self.name}.{nonce}", fields, self.context), registered)
+
+    def _attach(self, lease: LeaseId, introduced_by: Introduction | None = None) -> None:
         settings = self.settings.for_ttl(lease.ttl)
 
         def joined(outcome: Any) -> None:
@@ -313,13 +379,15 @@ class Worker(Process):
                 self.tickets.discard(lease)
             self._begin_again()
 
-        self._acquiring = ScriptRunner(self, self._attach_script(lease), joined, limit=settings.request_timeout)
+        script = self._attach_script(lease, introduced_by)
+        self._acquiring = ScriptRunner(self, script, joined, limit=settings.request_timeout)
         self._acquiring.start()
 
-    def _attach_script(self, lease: LeaseId) -> Script[Any]:
+    def _attach_script(self, lease: LeaseId, introduced_by: Introduction | None = None) -> Script[Any]:
         nonce = self.nonce()
         fields = {"v": self.fields["v"], "identity": nonce, "ttl": number(lease.ttl), "owner": self.name}
-        return attach(lease, nonce, fields, self.context)
+        mode = EXCLUSIVE if introduced_by is None else SHARED
+        return attach(lease, nonce, fields, self.context, mode=mode, introduced_by=introduced_by)
 
     def _release_by_ticket(self, lease: LeaseId) -> None:
         self.log(f"releases {lease.incarnation} by its ticket")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 from math import inf
 from typing import Any
 
@@ -38,6 +38,10 @@ class ProtocolContext:
     traits: Traits
     settings: Settings
     observations: ObservationCache = field(default_factory=ObservationCache)
+
+    def for_ttl(self, ttl: float) -> ProtocolContext:
+        """Return the context for a lease of this ttl, which another process chose."""
+        return self if ttl == self.settings.ttl else replace(self, settings=self.settings.for_ttl(ttl))
 
     def deadline(self, sent_at: float, ttl: float) -> float:
         """Return the holder's deadline after a request, sent at sent_at, that renewed the record."""

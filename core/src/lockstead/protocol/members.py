@@ -220,9 +220,8 @@ def _join(
             renewed = yield from renew(lease, {}, context)
         except OutcomeUnknown:
             # if many attach at once and the store accepts one change per second, one of them renews for all
-            if turn == JOINS_MAX - 1:
+            if turn == JOINS_MAX - 1 or not (yield from _keep_pace(lease.name, turn, context)):
                 raise
-            yield from ask(context.retry_pause(lease.name, turn))
             turn += 1
             continue
         if isinstance(renewed, Over):
@@ -314,12 +313,18 @@ def repeated(command: Remove | Extend, context: ProtocolContext) -> Script[tuple
             reply: Reply[Any] = yield command
         except (StoreUnavailable, OutcomeUnknown) as error:
             was_unknown = was_unknown or isinstance(error, OutcomeUnknown)
-            if turn == REMOVALS_MAX - 1:
+            if turn == REMOVALS_MAX - 1 or not (yield from _keep_pace(command.name, turn, context)):
                 raise
-            yield from ask(context.retry_pause(command.name, turn))
             turn += 1
         else:
             return reply, was_unknown
+
+
+def _keep_pace(name: Name, turn: int, context: ProtocolContext) -> Script[bool]:
+    """Pause before a request is repeated; return False if the caller's time is over before."""
+    pause = context.retry_pause(name, turn)
+    reply = yield from ask(pause)
+    return reply.answer.seconds >= pause.at_least
 
 
 def registered(lease: LeaseId) -> Script[Reply[Listing]]:

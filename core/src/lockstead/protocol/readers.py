@@ -13,6 +13,7 @@ from lockstead.protocol.commands import Absent, Read, Script, ask
 from lockstead.protocol.context import LeaseId, ProtocolContext, is_over, over_in
 from lockstead.protocol.members import Attached, attach
 from lockstead.protocol.previous_lease import NOBODY_BEFORE
+from lockstead.protocol.record import number
 from lockstead.values import SHARED
 
 
@@ -38,7 +39,9 @@ def attempt_shared(
             if request.withdrawals:
                 request.register_anew()
             request.group = group
-            joined = yield from attach(group, request.nonce, request.registration, context, mode=SHARED)
+            # a writer judges both records by the ttl of the group
+            fields = {**request.registration, "ttl": number(group.ttl)}
+            joined = yield from attach(group, request.nonce, fields, context.for_ttl(group.ttl), mode=SHARED)
             if isinstance(joined, Attached):
                 context.observations.note_group(request.name, group)
                 return _granted(joined)

@@ -211,9 +211,7 @@ class Engine:
 
     def granted(self, grant: Grant, request: AcquireRequest, context: ProtocolContext, waited: float) -> KeptLease:
         """Have the keeper renew a granted lease."""
-        if grant.joined is not None:
-            # the group's ttl is its founder's
-            context = self.context(context.settings.for_ttl(grant.lease.ttl))
+        context = context.for_ttl(grant.lease.ttl)  # a reader's is that of its group
         settings = context.settings
         kept = KeptLease(keeping.granted(grant, request, settings, random.random()), context)
         try:

@@ -18,7 +18,7 @@ from lockstead.runtime.give_back import give_back
 from lockstead.runtime.inside import is_inside
 from lockstead.runtime.interrupt import uninterrupted
 from lockstead.runtime.keeper import KeptLease
-from lockstead.values import EXCLUSIVE, LeaseOutcome, LeaseTicket, PreviousLease
+from lockstead.values import EXCLUSIVE, SHARED, LeaseOutcome, LeaseTicket, PreviousLease
 
 _WHY = {
     LossReason.TAKEN: "another holder has it now",
@@ -221,7 +221,10 @@ class HeldLease:
         lease_state, lease = self._lease_state, self._lease_state.lease
         self._engine.keeper.left(self._kept)
         self._ended()
-        if lease_state.unsettled:
+        if lease_state.unsettled and lease_state.mode == SHARED and lease_state.registration is not None:
+            own = lease_state.registration
+            self._engine.sweep(own.name, own.holder, lease_state.settings)
+        elif lease_state.unsettled:
             had = None
             if lease_state.shared or not lease_state.unused:
                 had = Had(lease.incarnation, is_shared=lease_state.shared, is_clean=lease_state.is_clean)
