@@ -10,19 +10,18 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.model import checker
-from tests.model.claims import DEEP, FAULTS, PROOFS, SECOND_LINES
+from tests.model.claims import DEEP, FAULTS, HARMLESS, LARGE, PROOFS, SECOND_LINES
 
 
 def _rows(*, deep: bool) -> Iterator[tuple[bool, str, str, checker.Verdict]]:
-    for proof in (*PROOFS, *SECOND_LINES, *(DEEP if deep else ())):
-        verdict = checker.check(proof.model, *proof.switches, deep=proof in DEEP)
+    for proof in (*PROOFS, *LARGE, *SECOND_LINES, *HARMLESS, *(DEEP if deep else ())):
+        verdict = checker.check(proof.model, *proof.switches, deep=proof in DEEP, is_progress=proof.is_progress)
         what = "proved" if verdict.is_proved else verdict.violated or "cut short"
-        spared = (
-            f" (spared here: {', '.join(proof.switches).lower().replace('_', ' ')})" if proof in SECOND_LINES else ""
-        )
+        is_spared = proof in SECOND_LINES or proof in HARMLESS
+        spared = f" (spared here: {', '.join(proof.switches).lower().replace('_', ' ')})" if is_spared else ""
         yield verdict.is_proved, proof.model, f"{proof.says}{spared}: {what}", verdict
     for fault in FAULTS:
-        verdict = checker.refute(fault.model, *fault.switches)
+        verdict = checker.refute(fault.model, *fault.switches, is_progress=fault.is_progress)
         is_found = verdict.violated is not None and verdict.violated.startswith(fault.breaks)
         yield is_found, fault.model, f"{fault.name.replace('_', ' ')}: {'found' if is_found else 'NOT FOUND'}", verdict
 

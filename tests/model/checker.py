@@ -18,7 +18,8 @@ PROGRAMS = ("spin", "gcc")
 DEPTH_MAX = 2_000_000
 """Steps of the longest path. A path that would be longer is an error of the check, never a silent end."""
 
-SHORT_PATH = 150
+DEEP_DEPTH_MAX = 10_000_000
+SHORT_PATHS = (150, 300)
 MEMORY_MIB = 2000
 DEEP_MEMORY_MIB = 6000
 LIMIT = 170.0
@@ -55,35 +56,42 @@ def missing() -> list[str]:
     return [program for program in PROGRAMS if shutil.which(program) is None]
 
 
-def check(model: str, *switches: str, depth: int = DEPTH_MAX, deep: bool = False) -> Verdict:
+def check(
+    model: str, *switches: str, depth: int | None = None, deep: bool = False, is_progress: bool = False
+) -> Verdict:
     """Visit every state of a model with some of its switches on. RuntimeError if it cannot be checked at all.
 
-    deep: it may take an hour and 6 GB, and not minutes and 2 GB.
+    deep: it may take an hour and 6 GB, and not minutes and 2 GB. is_progress: look for endless paths without progress.
     """
-    memory, limit = (DEEP_MEMORY_MIB, DEEP_LIMIT) if deep else (MEMORY_MIB, LIMIT)
+    memory, limit, longest = (DEEP_MEMORY_MIB, DEEP_LIMIT, DEEP_DEPTH_MAX) if deep else (MEMORY_MIB, LIMIT, DEPTH_MAX)
     with tempfile.TemporaryDirectory(prefix="lockstead-model-") as folder:
-        _build(Path(folder), model, switches, speed="-O1", memory=memory)
-        return _search(Path(folder), depth, limit)
+        _build(Path(folder), model, switches, speed="-O1", memory=memory, is_progress=is_progress)
+        return _search(Path(folder), longest if depth is None else depth, limit, is_progress=is_progress)
 
 
-def refute(model: str, *switches: str) -> Verdict:
+def refute(model: str, *switches: str, is_progress: bool = False) -> Verdict:
     """Look for a path that breaks a promise: among the short ones first, which are found at once and can be read."""
     with tempfile.TemporaryDirectory(prefix="lockstead-model-") as folder:
         # it ends so soon that the compiler's time counts
-        _build(Path(folder), model, switches, speed="-O0", memory=MEMORY_MIB)
-        short = _search(Path(folder), SHORT_PATH, LIMIT)
-        return short if short.violated is not None else _search(Path(folder), DEPTH_MAX, LIMIT)
+        _build(Path(folder), model, switches, speed="-O0", memory=MEMORY_MIB, is_progress=is_progress)
+        for depth in SHORT_PATHS:
+            short = _search(Path(folder), depth, LIMIT, is_progress=is_progress)
+            if short.violated is not None:
+                return short
+        return _search(Path(folder), DEPTH_MAX, LIMIT, is_progress=is_progress)
 
 
-def _build(where: Path, model: str, switches: tuple[str, ...], *, speed: str, memory: int) -> None:
+def _build(where: Path, model: str, switches: tuple[str, ...], *, speed: str, memory: int, is_progress: bool) -> None:
     shutil.copy(MODELS / f"{model}.pml", where / "model.pml")
     _run(where, "spin", *(f"-D{switch}" for switch in switches), "-a", "model.pml")
-    _run(where, "gcc", "-w", speed, "-DSAFETY", "-DNOFAIR", f"-DMEMLIM={memory}", "-o", "pan", "pan.c")
+    how = ("-DNP", "-DNFAIR=3") if is_progress else ("-DSAFETY", "-DNOFAIR")
+    _run(where, "gcc", "-w", speed, *how, f"-DMEMLIM={memory}", "-o", "pan", "pan.c")
 
 
-def _search(where: Path, depth: int, limit: float) -> Verdict:
+def _search(where: Path, depth: int, limit: float, *, is_progress: bool) -> Verdict:
     started_at = perf_counter()
-    output = _run(where, "./pan", f"-m{depth}", limit=limit)
+    # no process that could always go on is passed over for ever
+    output = _run(where, "./pan", f"-m{depth}", *(("-l", "-f") if is_progress else ()), limit=limit)
     return _verdict(output, perf_counter() - started_at)
 
 

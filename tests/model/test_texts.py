@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from lockstead import errors, protocol
 from tests.model.checker import MODELS
-from tests.model.claims import DEEP, FAULTS, PROOFS, SECOND_LINES
+from tests.model.claims import DEEP, FAULTS, HARMLESS, LARGE, PROOFS, SECOND_LINES, Fault, Proof
 
 TEXTS = sorted(MODELS.glob("*.pml"))
 MODULES = {
@@ -23,6 +24,17 @@ PAGE = MODELS.parent / "protocol.md"
 
 def _stem(path: Path) -> str:
     return path.stem
+
+
+def _switches(path: Path, *claims: Sequence[Proof | Fault]) -> set[str]:
+    """Return the switches that these claims of a text turn on, without their values."""
+    return {
+        switch.partition("=")[0]
+        for some in claims
+        for claim in some
+        if claim.model == path.stem
+        for switch in claim.switches
+    }
 
 
 def _comments(path: Path) -> str:
@@ -50,10 +62,18 @@ def test_every_model_is_to_be_proved() -> None:
 def test_every_switch_of_a_text_is_tried(path: Path) -> None:
     text = path.read_text()
     there = set(re.findall(r"^#ifn?def (\w+)", text, re.MULTILINE)) | set(re.findall(r"defined\((\w+)\)", text))
-    bounds = {switch.partition("=")[0] for proof in DEEP if proof.model == path.stem for switch in proof.switches}
-    tried = {switch for fault in FAULTS if fault.model == path.stem for switch in fault.switches}
-    assert there - bounds == tried
-    assert {switch for proof in SECOND_LINES if proof.model == path.stem for switch in proof.switches} <= tried
+    derived = set(re.findall(r"^#define (\w+)$", text, re.MULTILINE))
+    proved, tried = _switches(path, PROOFS, LARGE, DEEP, HARMLESS), _switches(path, FAULTS)
+    assert there - derived == proved | tried
+    assert not proved & {fault.switches[0] for fault in FAULTS if fault.model == path.stem}
+    assert _switches(path, SECOND_LINES) <= tried
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=_stem)
+def test_a_text_says_which_switches_are_harmless(path: Path) -> None:
+    said = set(re.findall(r"^#if(?:def (\w+)| defined\((\w+)\)) +/\* harmless", path.read_text(), re.MULTILINE))
+    harmless = {proof.switches[0] for proof in HARMLESS if proof.model == path.stem}
+    assert {name for pair in said for name in pair if name} == harmless
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=_stem)
