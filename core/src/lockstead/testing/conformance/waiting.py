@@ -133,6 +133,20 @@ class WaitingConformance(Suite):
                 second.settle()
                 require(not first.called(QUIET), "nothing changed")
 
+    def test_a_subscriber_to_slots_that_left_keeps_no_change_from_another(
+        self, store: Store, twin: Store, perform: Perform
+    ) -> None:
+        created(perform, SLOT)
+        made = created(perform, OTHER_SLOT)
+        with Changed(store, SLOT) as first:
+            first.settle()
+            with Changed(twin, SLOT) as second:
+                second.settle()
+                first.close()
+                second.seen.clear()
+                perform(Remove(OTHER_SLOT, made.incarnation))
+                require(second.called(self.limit / 2), "a change was notified only to a subscriber that had left")
+
     def test_the_turn_is_watched_as_a_lock_is(self, store: Store, twin: Store, perform: Perform) -> None:
         created(perform, APT)
         created(perform, SLOT)
