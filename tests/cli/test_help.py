@@ -39,7 +39,8 @@ EXAMPLES = [(name, line) for name in sorted(cli.commands) for line in examples(n
 HELD = 'ticket=$(lockstead acquire "$url" 2>/dev/null); echo "$ticket" > ticket; '
 """The state before an example: here a lock that another process holds, and its ticket."""
 
-BEFORE = {"renew": HELD, "release": HELD, "break": HELD}
+SEMAPHORE = 'lockstead run -n 3 "$url" -- true 2>/dev/null; '
+BEFORE = {"renew": HELD, "release": HELD, "break": HELD, "permits": SEMAPHORE}
 
 
 def test_every_subcommand_has_examples_and_exit_codes() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Never, Self, TypeVar, Unpack
 
 from lockstead import registry
 from lockstead.aio_loading import call, load
+from lockstead.aio_tickets import AsyncTickets
 from lockstead.misuse import AsyncLockMisuse
 from lockstead.settings import Given, Settings
 from lockstead.values import Duration, LeaseTicket, Sequencer, seconds
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from lockstead.aio_batch import AsyncBatch
     from lockstead.aio_hold import AsyncHold
     from lockstead.aio_lease import AsyncLease
+    from lockstead.aio_semaphore import AsyncSemaphore
     from lockstead.events import Listener
-    from lockstead.operations import LockOperations
     from lockstead.protocol.commands import Script
     from lockstead.runtime.engine import Engine
     from lockstead.runtime.run import Limits
@@ -61,6 +62,14 @@ class AsyncClient:
     def lock(self, key: str, **settings: Unpack[Given]) -> AsyncLock:
         """Return a lock of this store, without a request. Settings as in `Settings.make`."""
         return AsyncLock._of(self._engine, key, settings)
+
+    def semaphore(
+        self, key: str, permits: int | None = None, *, on_mismatch: str = "refuse", **settings: Unpack[Given]
+    ) -> AsyncSemaphore:
+        """Return a semaphore of this store, without a request. Arguments as of `AsyncSemaphore`."""
+        from lockstead.aio_semaphore import AsyncSemaphore
+
+        return AsyncSemaphore._of_client(self._engine, key, permits, on_mismatch, settings)
 
     async def try_many(self, keys: Iterable[str], **settings: Unpack[Given]) -> AsyncBatch:
         """Acquire the locks that are free now, without waiting; return a batch of their leases and the pending keys.
@@ -139,7 +148,7 @@ async def connect_async(url: str, *, client: object | None = None, listener: Lis
     return AsyncClient(await load(partial(registry.open_store, url, client)), listener=listener)
 
 
-class AsyncLock(registry.NamedLock, AsyncLockMisuse):
+class AsyncLock(AsyncTickets, AsyncLockMisuse):
     """A lock by name. Making one sends no request and imports no client library.
 
     Not reentrant: each acquisition is a holder of its own. Safe to share between threads.
@@ -148,15 +157,6 @@ class AsyncLock(registry.NamedLock, AsyncLockMisuse):
     # defined here, so that Python's TypeError for a wrong call names this class
     def __init__(self, url: str, *, client: object | None = None, **settings: Unpack[Given]) -> None:
         super().__init__(url, client=client, **settings)
-
-    async def _ready(self) -> Engine:
-        return await load(self._open_now) if self._opened is None else self._opened
-
-    async def _operations(self) -> LockOperations:
-        engine = await self._ready()
-        from lockstead.operations import LockOperations
-
-        return LockOperations(engine, self._key, self._settings)
 
     # --- acquisition --------------------------------------------------------------------------------------------------
 
@@ -239,65 +239,6 @@ class AsyncLock(registry.NamedLock, AsyncLockMisuse):
         self._settings.in_mode(mode)  # a wrong mode is refused here, not when the block is entered
         return AsyncHold(partial(self.acquire, limit, reclaim=reclaim, mode=mode), interrupt=interrupt, drain=bound)
 
-    # --- tickets -------------------------------------------------------------------------------------------------
-
-    async def attach(self, ticket: LeaseTicket | str) -> AsyncLease:
-        """Join a lease by its ticket, as a member. LeaseLost if it has ended.
-
-        The ttl is the lease's own. ValueError for what is not a ticket, or a ticket of another lock.
-        """
-        lock = await self._operations()
-        from lockstead.aio_lease import AsyncLease
-
-        return AsyncLease(lock.engine, await _converse(lock.engine, lock.settings, lock.attached(ticket)), None)
-
-    async def release(self, ticket: LeaseTicket | str, *, drain: Duration | None = None) -> bool:
-        """Release a lease as its owner, from its ticket, without attaching. True if this call removed it.
-
-        Waits, at most `drain` seconds, until no member is live; if one still is, the lease is left to expire.
-        """
-        lock = await self._operations()
-        return await _converse(lock.engine, lock.settings, lock.released(ticket, drain))
-
-    async def renew(self, ticket: LeaseTicket | str, *, progress: str | None = None) -> float:
-        """Extend a lease from its ticket, as its owner; return the seconds until its new deadline.
-
-        For a lease that no keeper renews, between the steps of a job. progress: text on the progress of the work.
-        LeaseLost if the lease was taken, removed, revoked or is being released; one that has expired but was not taken
-        is extended.
-        """
-        lock = await self._operations()
-        return await _converse(lock.engine, lock.settings, lock.renewed(ticket, progress))
-
-    async def members(self, ticket: LeaseTicket | str) -> list[LockInfo]:
-        """Return the registered members of a ticket's lease, the oldest first, including dead ones."""
-        lock = await self._operations()
-        return await _converse(lock.engine, lock.settings, lock.members(ticket))
-
-    async def wait_for_members(
-        self,
-        ticket: LeaseTicket | str,
-        *,
-        owner_filter: Callable[[str], bool] | None = None,
-        timeout: Duration | None = None,
-    ) -> bool:
-        """Wait until a ticket's lease has no members; False if it still has one after `timeout`.
-
-        owner_filter: wait only for members whose owner it accepts. A dead member counts until its registration expires.
-        The lease is not released, and new members may join while it is held.
-        """
-        lock = await self._operations()
-        script, limits = lock.drained(ticket, owner_filter, timeout)
-        return await _converse(lock.engine, lock.settings, script, limits)
-
-    async def remove_member(self, ticket: LeaseTicket | str, member: LockInfo) -> bool:
-        """Remove the registration of a member (from `members`) that the caller knows to be dead; True if it existed.
-
-        A release no longer waits for it. A member that is alive continues until its next renewal.
-        """
-        lock = await self._operations()
-        return await _converse(lock.engine, lock.settings, lock.withdrawn(ticket, member))
-
     # --- inspecting and breaking ---------------------------------------------------------------------------------
 
     async def wait_until_free(self, timeout: Duration | None = None) -> bool:
@@ -322,13 +263,6 @@ class AsyncLock(registry.NamedLock, AsyncLockMisuse):
         have one entry together.
         """
         return await call((await self._operations()).contenders)
-
-    async def history(self) -> list[AuditEntry]:
-        """Return the broken leases of this lock, the oldest first; retention depends on the store."""
-        engine = await self._ready()
-        from lockstead import operations
-
-        return await _converse(engine, self._settings, operations.history(engine, self._key))
 
     async def break_lease(
         self,

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 
 from lockstead import registry
-from lockstead.aio_loading import load
+from lockstead.aio_tickets import AsyncTickets
 from lockstead.misuse import AsyncLockMisuse
 from lockstead.settings import Given
 from lockstead.values import Duration, seconds
@@ -21,15 +21,13 @@ if TYPE_CHECKING:
     from lockstead.aio_lease import AsyncLease
     from lockstead.permit_acquisition import PermitAcquisition
     from lockstead.permit_operations import SemaphoreOperations
-    from lockstead.protocol.commands import Script
     from lockstead.runtime.engine import Engine
-    from lockstead.runtime.run import Limits
-    from lockstead.views import AuditEntry, BreakResult, Permits
+    from lockstead.views import BreakResult, Permits
 
 T = TypeVar("T")
 
 
-class AsyncSemaphore(registry.NamedSemaphore, AsyncLockMisuse):
+class AsyncSemaphore(registry.NamedSemaphore, AsyncTickets, AsyncLockMisuse):
     """A semaphore by name: at most `permits` holders at once, each with a lease. Making one sends no request.
 
     permits: the limit that this process expects; None accepts any, but creates no semaphore. The first acquisition
@@ -58,19 +56,11 @@ class AsyncSemaphore(registry.NamedSemaphore, AsyncLockMisuse):
         made._expect(permits, on_mismatch)
         return made
 
-    async def _ready(self) -> Engine:
-        return await load(self._open_now) if self._opened is None else self._opened
-
-    async def _operations(self) -> SemaphoreOperations:
+    async def _of_semaphore(self) -> SemaphoreOperations:
         engine = await self._ready()
         from lockstead.permit_operations import SemaphoreOperations
 
         return SemaphoreOperations(engine, self._key, self._settings)
-
-    async def _run(self, script: Script[T], limits: Limits | None = None) -> T:
-        from lockstead.aio_lease import converse
-
-        return await converse(await self._ready(), self._settings, script, limits)
 
     # --- acquisition --------------------------------------------------------------------------------------------------
 
@@ -132,7 +122,7 @@ class AsyncSemaphore(registry.NamedSemaphore, AsyncLockMisuse):
 
     async def inspect(self) -> Permits | None:
         """Return the limit, who holds which permit, and who is the next waiter; None if there is no semaphore."""
-        operations = await self._operations()
+        operations = await self._of_semaphore()
         return await self._run(operations.inspected())
 
     async def resize(self, permits: int, *, wait: Duration | None = None) -> bool:
@@ -141,7 +131,7 @@ class AsyncSemaphore(registry.NamedSemaphore, AsyncLockMisuse):
         Holders of permits above the limit keep them until they release them, and False says that there are some; wait:
         wait so long for them. StoreRefused if there is no semaphore.
         """
-        operations = await self._operations()
+        operations = await self._of_semaphore()
         is_in_effect = await self._run(operations.resized(permits, wait), operations.limits)
         if permits and self._permits is not None:
             self._permits = permits
@@ -152,18 +142,13 @@ class AsyncSemaphore(registry.NamedSemaphore, AsyncLockMisuse):
 
         wait: wait so long for the holders.
         """
-        operations = await self._operations()
+        operations = await self._of_semaphore()
         return await self._run(operations.removed(wait), operations.limits)
 
     async def break_lease(
         self, *, slot: int, reason: str, by: str | None = None, now: bool = False, incarnation: str | None = None
     ) -> BreakResult | None:
         """Revoke the lease of one permit, as `Lock.break_lease` does; None if nobody holds it."""
-        operations = await self._operations()
+        operations = await self._of_semaphore()
         script = operations.broken(slot, reason=reason, by=by, now=now, incarnation=incarnation)
         return await self._run(script)
-
-    async def history(self) -> list[AuditEntry]:
-        """Return the broken leases of this semaphore, the oldest first; retention depends on the store."""
-        operations = await self._operations()
-        return await self._run(operations.history())

@@ -15,6 +15,7 @@ from lockstead import registry
 from lockstead.loading import call, load
 from lockstead.misuse import LockMisuse
 from lockstead.settings import Given, Settings
+from lockstead.tickets import Tickets
 from lockstead.values import Duration, LeaseTicket, Sequencer, seconds
 
 if TYPE_CHECKING:
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
     from lockstead.events import Listener
     from lockstead.hold import Hold
     from lockstead.lease import Lease
-    from lockstead.operations import LockOperations
     from lockstead.protocol.commands import Script
     from lockstead.runtime.engine import Engine
     from lockstead.runtime.run import Limits
+    from lockstead.semaphore import Semaphore
     from lockstead.stores.port import Store
     from lockstead.views import AuditEntry, BreakResult, Contender, LockInfo
 
@@ -62,6 +63,14 @@ class Client:
     def lock(self, key: str, **settings: Unpack[Given]) -> Lock:
         """Return a lock of this store, without a request. Settings as in `Settings.make`."""
         return Lock._of(self._engine, key, settings)
+
+    def semaphore(
+        self, key: str, permits: int | None = None, *, on_mismatch: str = "refuse", **settings: Unpack[Given]
+    ) -> Semaphore:
+        """Return a semaphore of this store, without a request. Arguments as of `Semaphore`."""
+        from lockstead.semaphore import Semaphore
+
+        return Semaphore._of_client(self._engine, key, permits, on_mismatch, settings)
 
     def try_many(self, keys: Iterable[str], **settings: Unpack[Given]) -> Batch:
         """Acquire the locks that are free now, without waiting; return a batch of their leases and the pending keys.
@@ -140,7 +149,7 @@ def connect(url: str, *, client: object | None = None, listener: Listener | None
     return Client(load(partial(registry.open_store, url, client)), listener=listener)
 
 
-class Lock(registry.NamedLock, LockMisuse):
+class Lock(Tickets, LockMisuse):
     """A lock by name. Making one sends no request and imports no client library.
 
     Not reentrant: each acquisition is a holder of its own. Safe to share between threads.
@@ -149,15 +158,6 @@ class Lock(registry.NamedLock, LockMisuse):
     # defined here, so that Python's TypeError for a wrong call names this class
     def __init__(self, url: str, *, client: object | None = None, **settings: Unpack[Given]) -> None:
         super().__init__(url, client=client, **settings)
-
-    def _ready(self) -> Engine:
-        return load(self._open_now) if self._opened is None else self._opened
-
-    def _operations(self) -> LockOperations:
-        engine = self._ready()
-        from lockstead.operations import LockOperations
-
-        return LockOperations(engine, self._key, self._settings)
 
     # --- acquisition --------------------------------------------------------------------------------------------------
 
@@ -240,65 +240,6 @@ class Lock(registry.NamedLock, LockMisuse):
         self._settings.in_mode(mode)  # a wrong mode is refused here, not when the block is entered
         return Hold(partial(self.acquire, limit, reclaim=reclaim, mode=mode), interrupt=interrupt, drain=bound)
 
-    # --- tickets -------------------------------------------------------------------------------------------------
-
-    def attach(self, ticket: LeaseTicket | str) -> Lease:
-        """Join a lease by its ticket, as a member. LeaseLost if it has ended.
-
-        The ttl is the lease's own. ValueError for what is not a ticket, or a ticket of another lock.
-        """
-        lock = self._operations()
-        from lockstead.lease import Lease
-
-        return Lease(lock.engine, _converse(lock.engine, lock.settings, lock.attached(ticket)), None)
-
-    def release(self, ticket: LeaseTicket | str, *, drain: Duration | None = None) -> bool:
-        """Release a lease as its owner, from its ticket, without attaching. True if this call removed it.
-
-        Waits, at most `drain` seconds, until no member is live; if one still is, the lease is left to expire.
-        """
-        lock = self._operations()
-        return _converse(lock.engine, lock.settings, lock.released(ticket, drain))
-
-    def renew(self, ticket: LeaseTicket | str, *, progress: str | None = None) -> float:
-        """Extend a lease from its ticket, as its owner; return the seconds until its new deadline.
-
-        For a lease that no keeper renews, between the steps of a job. progress: text on the progress of the work.
-        LeaseLost if the lease was taken, removed, revoked or is being released; one that has expired but was not taken
-        is extended.
-        """
-        lock = self._operations()
-        return _converse(lock.engine, lock.settings, lock.renewed(ticket, progress))
-
-    def members(self, ticket: LeaseTicket | str) -> list[LockInfo]:
-        """Return the registered members of a ticket's lease, the oldest first, including dead ones."""
-        lock = self._operations()
-        return _converse(lock.engine, lock.settings, lock.members(ticket))
-
-    def wait_for_members(
-        self,
-        ticket: LeaseTicket | str,
-        *,
-        owner_filter: Callable[[str], bool] | None = None,
-        timeout: Duration | None = None,
-    ) -> bool:
-        """Wait until a ticket's lease has no members; False if it still has one after `timeout`.
-
-        owner_filter: wait only for members whose owner it accepts. A dead member counts until its registration expires.
-        The lease is not released, and new members may join while it is held.
-        """
-        lock = self._operations()
-        script, limits = lock.drained(ticket, owner_filter, timeout)
-        return _converse(lock.engine, lock.settings, script, limits)
-
-    def remove_member(self, ticket: LeaseTicket | str, member: LockInfo) -> bool:
-        """Remove the registration of a member (from `members`) that the caller knows to be dead; True if it existed.
-
-        A release no longer waits for it. A member that is alive continues until its next renewal.
-        """
-        lock = self._operations()
-        return _converse(lock.engine, lock.settings, lock.withdrawn(ticket, member))
-
     # --- inspecting and breaking ---------------------------------------------------------------------------------
 
     def wait_until_free(self, timeout: Duration | None = None) -> bool:
@@ -323,13 +264,6 @@ class Lock(registry.NamedLock, LockMisuse):
         have one entry together.
         """
         return call((self._operations()).contenders)
-
-    def history(self) -> list[AuditEntry]:
-        """Return the broken leases of this lock, the oldest first; retention depends on the store."""
-        engine = self._ready()
-        from lockstead import operations
-
-        return _converse(engine, self._settings, operations.history(engine, self._key))
 
     def break_lease(
         self,

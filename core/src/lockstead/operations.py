@@ -18,7 +18,7 @@ from lockstead.events import Attached, Detached, EngineWarning, Released, Releas
 from lockstead.protocol import election
 from lockstead.protocol import release as leaving
 from lockstead.protocol.acquire import Contended
-from lockstead.protocol.commands import List, Read, Script, TokenSource, ask
+from lockstead.protocol.commands import List, Read, Script, Snapshot, TokenSource, ask
 from lockstead.protocol.context import LeaseId, ProtocolContext
 from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.members import (
@@ -34,7 +34,7 @@ from lockstead.protocol.members import (
     take_back,
 )
 from lockstead.protocol.members import Attached as Joined
-from lockstead.protocol.record import number, progress_text
+from lockstead.protocol.record import is_gate, number, progress_text
 from lockstead.protocol.renew import BEING_RELEASED, Over, extensible, over, renew
 from lockstead.protocol.renew import Renewed as Renewal
 from lockstead.protocol.retries import with_retries
@@ -294,7 +294,7 @@ class LockOperations:
     def _of_ticket(self, ticket: LeaseTicket | str) -> tuple[LeaseTicket, LeaseId, ProtocolContext]:
         said = registry.checked_ticket(ticket, self.key, self.engine.store.url)
         context = self.engine.context(self.settings.for_ttl(said.ttl))
-        return said, LeaseId(self.name, said.group or said.holder, said.incarnation, said.ttl), context
+        return said, LeaseId(said.name, said.group or said.holder, said.incarnation, said.ttl), context
 
     # --- inspecting and breaking ---------------------------------------------------------------------------------
 
@@ -362,6 +362,8 @@ class LockOperations:
             return None
         engine.local_queue.wake_first(self.key)
         report = breaking(self.key, done, context, engine.clock.wall())
+        if self.slot:
+            report = replace(report, was=replace(report.was, mode=f"permit/{self.slot}"))
         was_revoked = None if done.revoked or done.removed else done.record.revoked
         part, entry = leaving.audit_entry(done, was_revoked or revoked, engine.clock.wall(), fresh_nonce())
         try:
@@ -442,9 +444,14 @@ def listed(engine: Engine) -> Script[list[LockInfo]]:
     engine.refuse_if_closed()
     context = engine.context(PLAIN)
     said = yield from ask(List(Space.LOCK))
+    slots: dict[str, list[tuple[Name, Snapshot]]] = {}
+    if any(is_gate(seen.fields) for _, seen in said.answer.entries):
+        permits = yield from ask(List(Space.PERMIT))
+        for name, seen in permits.answer.entries:
+            slots.setdefault(name.key, []).append((name, seen))
     shown: list[LockInfo] = []
     for name, seen in said.answer.entries:
-        info = listing(name, seen, context)
+        info = listing(name, seen, context, slots.get(name.key, ()))
         if info is not None and (info := (yield from _with_readers(info, context))) is not None:
             shown.append(info)
     return sorted(shown, key=lambda one: one.key)

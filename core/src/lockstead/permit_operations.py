@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lockstead import operations, registry
+from lockstead import registry
 from lockstead.operations import LockOperations
 from lockstead.protocol import permits
 from lockstead.protocol.commands import List, Script, ask
@@ -12,8 +12,8 @@ from lockstead.protocol.record import gate_limit
 from lockstead.runtime.engine import Engine, fresh_nonce
 from lockstead.runtime.run import Limits
 from lockstead.settings import Settings
-from lockstead.values import Duration, Space, checked_permits, seconds
-from lockstead.views import AuditEntry, BreakResult, Permits, permits_of
+from lockstead.values import Duration, Space, checked_permits, checked_slot, seconds
+from lockstead.views import BreakResult, Permits, permits_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,8 @@ class SemaphoreOperations:
         self, slot: int, *, reason: str, by: str | None, now: bool, incarnation: str | None
     ) -> Script[BreakResult | None]:
         """Break the lease of one permit."""
-        lock = LockOperations(self.engine, self.key, self.settings, str(permits.checked_slot(slot)))
+        lock = LockOperations(self.engine, self.key, self.settings, str(checked_slot(slot)))
         return lock.broken(reason=reason, by=by, now=now, incarnation=incarnation)
-
-    def history(self) -> Script[list[AuditEntry]]:
-        """Return the broken leases of the semaphore."""
-        return operations.history(self.engine, self.key)
 
     def _by(self) -> str:
         """Return who changes the limit, in a text that no other change has."""

@@ -12,9 +12,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 
 from lockstead import registry
-from lockstead.loading import load
 from lockstead.misuse import LockMisuse
 from lockstead.settings import Given
+from lockstead.tickets import Tickets
 from lockstead.values import Duration, seconds
 
 if TYPE_CHECKING:
@@ -22,15 +22,13 @@ if TYPE_CHECKING:
     from lockstead.lease import Lease
     from lockstead.permit_acquisition import PermitAcquisition
     from lockstead.permit_operations import SemaphoreOperations
-    from lockstead.protocol.commands import Script
     from lockstead.runtime.engine import Engine
-    from lockstead.runtime.run import Limits
-    from lockstead.views import AuditEntry, BreakResult, Permits
+    from lockstead.views import BreakResult, Permits
 
 T = TypeVar("T")
 
 
-class Semaphore(registry.NamedSemaphore, LockMisuse):
+class Semaphore(registry.NamedSemaphore, Tickets, LockMisuse):
     """A semaphore by name: at most `permits` holders at once, each with a lease. Making one sends no request.
 
     permits: the limit that this process expects; None accepts any, but creates no semaphore. The first acquisition
@@ -59,19 +57,11 @@ class Semaphore(registry.NamedSemaphore, LockMisuse):
         made._expect(permits, on_mismatch)
         return made
 
-    def _ready(self) -> Engine:
-        return load(self._open_now) if self._opened is None else self._opened
-
-    def _operations(self) -> SemaphoreOperations:
+    def _of_semaphore(self) -> SemaphoreOperations:
         engine = self._ready()
         from lockstead.permit_operations import SemaphoreOperations
 
         return SemaphoreOperations(engine, self._key, self._settings)
-
-    def _run(self, script: Script[T], limits: Limits | None = None) -> T:
-        from lockstead.lease import converse
-
-        return converse(self._ready(), self._settings, script, limits)
 
     # --- acquisition --------------------------------------------------------------------------------------------------
 
@@ -131,7 +121,7 @@ class Semaphore(registry.NamedSemaphore, LockMisuse):
 
     def inspect(self) -> Permits | None:
         """Return the limit, who holds which permit, and who is the next waiter; None if there is no semaphore."""
-        operations = self._operations()
+        operations = self._of_semaphore()
         return self._run(operations.inspected())
 
     def resize(self, permits: int, *, wait: Duration | None = None) -> bool:
@@ -140,7 +130,7 @@ class Semaphore(registry.NamedSemaphore, LockMisuse):
         Holders of permits above the limit keep them until they release them, and False says that there are some; wait:
         wait so long for them. StoreRefused if there is no semaphore.
         """
-        operations = self._operations()
+        operations = self._of_semaphore()
         is_in_effect = self._run(operations.resized(permits, wait), operations.limits)
         if permits and self._permits is not None:
             self._permits = permits
@@ -151,18 +141,13 @@ class Semaphore(registry.NamedSemaphore, LockMisuse):
 
         wait: wait so long for the holders.
         """
-        operations = self._operations()
+        operations = self._of_semaphore()
         return self._run(operations.removed(wait), operations.limits)
 
     def break_lease(
         self, *, slot: int, reason: str, by: str | None = None, now: bool = False, incarnation: str | None = None
     ) -> BreakResult | None:
         """Revoke the lease of one permit, as `Lock.break_lease` does; None if nobody holds it."""
-        operations = self._operations()
+        operations = self._of_semaphore()
         script = operations.broken(slot, reason=reason, by=by, now=now, incarnation=incarnation)
         return self._run(script)
-
-    def history(self) -> list[AuditEntry]:
-        """Return the broken leases of this semaphore, the oldest first; retention depends on the store."""
-        operations = self._operations()
-        return self._run(operations.history())

@@ -136,6 +136,7 @@ class Sequencer:
         return self.token, self.mode
 
 
+_PERMIT: Final = re.compile(r"permit/(0|[1-9][0-9]{0,8})")
 _MODE: Final = re.compile(rf"{EXCLUSIVE}|{SHARED}|permit/(?:0|[1-9][0-9]{{0,8}})")
 _SEQUENCER: Final = re.compile(rf"(?P<token>[0-9]{{1,40}}):(?P<mode>{_MODE.pattern}):(?P<key>.+)", re.DOTALL)
 
@@ -154,7 +155,7 @@ class LeaseTicket:
 
     store is the store's URL without credentials; ttl is in seconds. A ticket names a lease: it is not a secret, and
     does not prove that the lease is still held. mode: of the lease. group, registration: of a shared one, the identity
-    in its record and the incarnation of the registration of the reader that made the ticket.
+    in its record and the incarnation of the registration of the reader that made the ticket. slot: of a permit.
     """
 
     store: str
@@ -165,6 +166,12 @@ class LeaseTicket:
     mode: str = EXCLUSIVE
     group: str = ""
     registration: str = ""
+    slot: int | None = None
+
+    @property
+    def name(self) -> Name:
+        """The name of the lease's record."""
+        return Name(self.key) if self.slot is None else Name(self.key, Space.PERMIT, str(self.slot))
 
     def __str__(self) -> str:
         import base64
@@ -172,9 +179,10 @@ class LeaseTicket:
 
         fields: list[str | float] = [self.store, self.key, self.holder, self.incarnation, self.ttl]
         version = 1
-        if self.mode != EXCLUSIVE:
-            # a client that knows only exclusive leases must refuse it
-            fields += [self.mode, self.group, self.registration]
+        if self.mode != EXCLUSIVE or self.slot is not None:
+            # a client that knows only exclusive locks must refuse it
+            mode = self.mode if self.slot is None else f"permit/{self.slot}"
+            fields += [mode, self.group, self.registration]
             version = TICKET_VERSION
         body = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
         return f"lockstead{version}." + base64.urlsafe_b64encode(_sum(body) + body).decode().rstrip("=")
@@ -230,6 +238,8 @@ def _with_mode(said: tuple[Any, ...], later: list[Any]) -> tuple[Any, ...] | Non
     match later:
         case ["shared", str(group), str(registration), *_] if group and registration:
             return (*said, SHARED, group, registration) if (group + registration).isprintable() else None
+        case [str(mode), *_] if (found := _PERMIT.fullmatch(mode)) is not None:
+            return (*said, EXCLUSIVE, "", "", int(found[1]))
     return None
 
 
@@ -355,3 +365,12 @@ def checked_permits(permits: object, least: int) -> int:
     if not least <= permits <= PERMITS_MAX:
         raise ValueError(f"permits is {permits}; it must be at least {least} and at most {PERMITS_MAX}")
     return permits
+
+
+def checked_slot(slot: object) -> int:
+    """Return the number of a slot; TypeError or ValueError if it cannot be one."""
+    if isinstance(slot, bool) or not isinstance(slot, int):
+        raise TypeError(f"slot must be a whole number, not {slot!r}")
+    if not 0 <= slot < PERMITS_MAX:
+        raise ValueError(f"slot is {slot}; slots are numbered from 0 to the limit minus 1")
+    return slot

@@ -13,6 +13,7 @@ from lockstead.errors import StoreRefused
 from lockstead.protocol.commands import Snapshot
 from lockstead.protocol.context import ProtocolContext, token_of
 from lockstead.protocol.permits import slot_of
+from lockstead.protocol.record import gate_limit, is_gate
 from lockstead.protocol.release import Broken, RecordStatus, status
 from lockstead.reading import DAMAGE, clean, on_calendar, whole
 from lockstead.reading import instant as epoch_of
@@ -67,6 +68,7 @@ class LockInfo:
     wanted_by: str | None = None
     registration: str | None = None
     value: str | None = None
+    permits: Permits | None = None
 
     @property
     def slot(self) -> int | None:
@@ -76,7 +78,7 @@ class LockInfo:
     @property
     def is_foreign(self) -> bool:
         """Whether another program wrote it: only those have no ttl. Its other fields are in labels."""
-        return self.ttl is None and self.decode_error is None
+        return self.ttl is None and self.decode_error is None and self.permits is None
 
     @property
     def acquired_at(self) -> pendulum.DateTime | None:
@@ -258,10 +260,17 @@ def holding(key: str, status: RecordStatus, context: ProtocolContext) -> LockInf
     )
 
 
-def listing(name: Name, seen: Snapshot, context: ProtocolContext) -> LockInfo | None:
-    """Return one entry of a listing, with decode_error if it cannot be read; None if the lock is not held."""
+def listing(
+    name: Name, seen: Snapshot, context: ProtocolContext, slots: Iterable[tuple[Name, Snapshot]] = ()
+) -> LockInfo | None:
+    """Return one entry of a listing, with decode_error if it cannot be read; None if the lock is not held.
+
+    slots: the records of a semaphore's permits.
+    """
     try:
         checked_key(name.key)
+        if is_gate(seen.fields):
+            return semaphore_info(permits_of(name.key, gate_limit(name.key, seen.fields), slots, context))
         seen_now = status(name, seen, context)
     except (StoreRefused, ValueError) as refused:
         # a name that is not a valid key is not a lock of this library
@@ -283,6 +292,11 @@ def permits_of(key: str, limit: int, entries: Iterable[tuple[Name, Snapshot]], c
     }
     by_slot = tuple(replace(held[slot], mode=f"permit/{slot}") for slot in sorted(held))
     return Permits(key, limit, by_slot, None if turn is None or turn.is_expired else turn)
+
+
+def semaphore_info(permits: Permits) -> LockInfo:
+    """Return the entry of a listing for a semaphore."""
+    return LockInfo(key=permits.key, holder="", owner="", incarnation="", mode="permits", permits=permits)
 
 
 def _unreadable(key: str, seen: Snapshot, decode_error: str) -> LockInfo:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -16,9 +17,11 @@ from lockstead.cli.options import as_json, opened, parse_lock_url, warn_of_place
 from lockstead.cli.output import instant, out, out_json, wants_colours
 from lockstead.errors import StoreRefused
 from lockstead.reading import date_text
+from lockstead.values import checked_slot
 
 if TYPE_CHECKING:
     from lockstead.lock import Client, Lock
+    from lockstead.semaphore import Semaphore
     from lockstead.views import BreakResult, LockInfo
 
 EPILOG: Final = """\b
@@ -41,9 +44,10 @@ Exit codes: 0 broken, or free already, or
 @click.option(
     "--now", is_flag=True, help="Remove it at once; its holder may still consider itself the holder for a while."
 )
+@click.option("--slot", type=int, metavar="N", help="Break the lease of this permit: URL names a semaphore.")
 @click.option("--yes", is_flag=True, help="Do not ask. Needed where standard input is not a terminal.")
 @as_json()
-def break_lease(url: str, reason: str, by: str | None, now: bool, yes: bool, json: bool) -> int:
+def break_lease(url: str, reason: str, by: str | None, now: bool, slot: int | None, yes: bool, json: bool) -> int:
     """Break the lease on the lock at URL: revoke it, or remove it at once. Writes an audit entry.
 
     The holder finds out at its next renewal, and stops. An expired lease is removed. With --now the lock is free at
@@ -55,7 +59,9 @@ def break_lease(url: str, reason: str, by: str | None, now: bool, yes: bool, jso
     if not yes and not sys.stdin.isatty():
         raise click.UsageError("standard input is not a terminal, so there is no one to confirm: add --yes")
     with opened(named.store) as client:
-        lock = client.lock(named.key, **named.settings)
+        lock: Lock | Permit = client.lock(named.key, **named.settings)
+        if slot is not None:
+            lock = Permit(client.semaphore(named.key, **named.settings), checked_slot(slot))
         held = _holder(client, lock, now=now)
         warn_of_place(client)
         if held is not None and not (yes and json):
@@ -73,7 +79,29 @@ def break_lease(url: str, reason: str, by: str | None, now: bool, yes: bool, jso
     return Exit.OK
 
 
-def _holder(client: Client, lock: Lock, *, now: bool) -> LockInfo | None:
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """One permit of a semaphore, which is inspected and broken like a lock."""
+
+    semaphore: Semaphore
+    slot: int
+
+    @property
+    def key(self) -> str:
+        """The key of the semaphore."""
+        return self.semaphore.key
+
+    def inspect(self) -> LockInfo | None:
+        """Return the holder of the permit; None if it is free."""
+        shown = self.semaphore.inspect()
+        return None if shown is None else next((one for one in shown.held if one.slot == self.slot), None)
+
+    def break_lease(self, *, reason: str, by: str | None, now: bool, incarnation: str) -> BreakResult | None:
+        """Break the lease of the permit."""
+        return self.semaphore.break_lease(slot=self.slot, reason=reason, by=by, now=now, incarnation=incarnation)
+
+
+def _holder(client: Client, lock: Lock | Permit, *, now: bool) -> LockInfo | None:
     """Return the holder. With `now`, a damaged record is returned, too: it can be removed."""
     try:
         return lock.inspect()
@@ -92,7 +120,7 @@ def _confirm(*, now: bool) -> None:
         raise Failed(Exit.NOT_ACQUIRED, "nothing was broken")
 
 
-def _broken(lock: Lock, incarnation: str, reason: str, by: str, *, now: bool) -> BreakResult | None:
+def _broken(lock: Lock | Permit, incarnation: str, reason: str, by: str, *, now: bool) -> BreakResult | None:
     """Break the lease that was shown; None if it has ended. Failed if another lease holds the key: it was not shown."""
     broken = lock.break_lease(reason=reason, by=by, now=now, incarnation=incarnation)
     if broken is None and (held := lock.inspect()) is not None:

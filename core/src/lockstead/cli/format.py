@@ -16,7 +16,7 @@ from lockstead.runtime.engine import duration_text
 from lockstead.values import EXCLUSIVE, SHARED, Sequencer
 
 if TYPE_CHECKING:
-    from lockstead.views import AuditEntry, Contender, LockInfo
+    from lockstead.views import AuditEntry, Contender, LockInfo, Permits
 
 TAKEABLE: Final = ("free", "expired")
 """States in which the lock can be acquired."""
@@ -30,7 +30,7 @@ FACTS: Final = (
     *("key", "state", "foreign", "owner", "holder", "purpose", "progress", "value", "labels"),
     *("acquired_at", "held_for", "expires_at", "time_left", "ttl", "age"),
     *("expected", "alert_at", "overdue_for", "token", "sequencer", "incarnation"),
-    *("host", "pid", "where", "backtrace", "revoked_by", "revoke_reason", "decode_error"),
+    *("host", "pid", "where", "backtrace", "revoked_by", "revoke_reason", "decode_error", "slot", "permits"),
 )
 """The keys of a lock in JSON, in order."""
 
@@ -44,6 +44,8 @@ def state_of(held: LockInfo | None, now: float) -> str:
         return "free"
     if held.decode_error is not None:
         return "unreadable"
+    if held.permits is not None:
+        return "free" if held.permits.free > 0 else "held"
     if held.is_expired:
         return "expired"
     if held.revoked_by is not None:
@@ -93,14 +95,25 @@ def facts(key: str, held: LockInfo | None, now: float) -> dict[str, Any]:
             "alert_at": instant(held.alert_epoch),
             "overdue_for": _rounded(overdue_for(held, now)),
             "sequencer": sequencer_text(held),
+            "permits": None if held.permits is None else permits_facts(held.permits, now),
         }
     # the other facts are attributes of the same name
     return {name: computed[name] if name in computed else held and getattr(held, name) for name in FACTS}
 
 
+def permits_facts(permits: Permits, now: float) -> dict[str, Any]:
+    """Return a semaphore for JSON."""
+    return {
+        "limit": permits.limit,
+        "free": permits.free,
+        "held": [facts(one.key, one, now) for one in permits.held],
+        "next_waiter": None if permits.next_waiter is None else permits.next_waiter.owner,
+    }
+
+
 def sequencer_text(held: LockInfo) -> str | None:
     """Return the sequencer of a lock; None if its token is unknown, or its mode is of a later version."""
-    if held.token is None or held.mode not in (EXCLUSIVE, SHARED):
+    if held.token is None or (held.slot is None and held.mode not in (EXCLUSIVE, SHARED)):
         return None
     return str(Sequencer(held.key, held.token, held.mode))
 
@@ -139,6 +152,11 @@ def entry_facts(entry: AuditEntry) -> dict[str, Any]:
 
 def headline(key: str, held: LockInfo | None, now: float) -> str:
     """Return the state of a lock in one line."""
+    if held is not None and held.permits is not None:
+        limit, free = held.permits.limit, held.permits.free
+        if limit == 0:
+            return f"{plain(key)} is a closed semaphore: its limit is 0"
+        return f"{plain(key)} is a semaphore: {limit - free} of {limit} permits held"
     owner = "" if held is None else plain(held.owner or held.holder) or "an unknown holder"
     match state_of(held, now):
         case "free":
@@ -159,6 +177,9 @@ def headline(key: str, held: LockInfo | None, now: float) -> str:
 
 def details(held: LockInfo, now: float) -> Iterator[tuple[str, str]]:
     """Yield the other fields of a lock as pairs of name and text."""
+    if held.permits is not None:
+        yield from _permit_lines(held.permits, now)
+        return
     overdue, left = overdue_for(held, now), time_left(held, now)
     revoked = None if held.revoked_by is None else f"by {held.revoked_by}: {held.revoke_reason}"
     unless = "" if held.closing or held.revoked_by is not None else " unless it is renewed"
@@ -186,6 +207,17 @@ def details(held: LockInfo, now: float) -> Iterator[tuple[str, str]]:
             yield name, plain(text)
     for line in (held.backtrace or "").splitlines():
         yield "backtrace", plain(line)
+
+
+def _permit_lines(permits: Permits, now: float) -> Iterator[tuple[str, str]]:
+    for one in permits.held:
+        above = "above the limit" if one.slot is not None and one.slot >= permits.limit else None
+        state = state_of(one, now)
+        said = (plain(one.owner), above, state if state != "held" else None, _for(held_for(one, now)), one.purpose)
+        token = None if one.token is None else f"token {one.token}"
+        yield f"slot {one.slot}", plain(", ".join(text for text in (*said, token, one.decode_error) if text))
+    if permits.next_waiter is not None:
+        yield "waiting", plain(permits.next_waiter.owner)
 
 
 def queue(waiting: Sequence[Contender], now: float) -> Iterator[tuple[str, str]]:
@@ -227,6 +259,10 @@ def _short(duration: float) -> str:
 
 def lock_row(held: LockInfo, now: float) -> list[str]:
     """Return a lock as a row of the list."""
+    if (permits := held.permits) is not None:
+        owners = ", ".join(one.owner for one in permits.held)
+        taken = f"{permits.limit - permits.free} of {permits.limit}"
+        return [plain(held.key), taken, plain(owners), "", "", "", "semaphore"]
     age, left = held_for(held, now), time_left(held, now)
     said = (held.value, held.purpose, f"[{held.progress}]" if held.progress else None)
     what = " ".join(text for text in said if text)

@@ -16,7 +16,7 @@ from lockstead.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lockstead.lock import Lock
+    from lockstead.lock import Client, Lock
     from lockstead.views import Contender, LockInfo
 
 EPILOG: Final = """\b
@@ -43,8 +43,9 @@ def inspect(url: str, exit_code: bool, json: bool) -> int:
     named = parse_lock_url(url)
     with opened(named.store) as client:
         lock = client.lock(named.key, **named.settings)
-        held = lock.inspect()
-        waiting = _waiting(lock) if isinstance(client._engine.store, ShowsQueue) else None
+        held = inspected(client, lock)
+        has_queue = isinstance(client._engine.store, ShowsQueue) and (held is None or held.permits is None)
+        waiting = _waiting(lock) if has_queue else None
         warn_of_place(client)
     from lockstead.cli.format import TAKEABLE, facts, state_of, waiting_facts
 
@@ -54,6 +55,18 @@ def inspect(url: str, exit_code: bool, json: bool) -> int:
     else:
         out(in_full(named.key, held, now, waiting or (), colours=wants_colours(sys.stdout)))
     return Exit.NOT_ACQUIRED if exit_code and state_of(held, now) not in TAKEABLE else Exit.OK
+
+
+def inspected(client: Client, lock: Lock) -> LockInfo | None:
+    """Return the holder of a lock, or the semaphore under its key; None if it is free."""
+    from lockstead.protocol.record import KeyIsSemaphore
+    from lockstead.views import semaphore_info
+
+    try:
+        return lock.inspect()
+    except KeyIsSemaphore:
+        shown = client.semaphore(lock.key).inspect()
+        return None if shown is None else semaphore_info(shown)
 
 
 def _waiting(lock: Lock) -> list[Contender] | None:

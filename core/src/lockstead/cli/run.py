@@ -37,18 +37,27 @@ from lockstead.lease import Lease
 from lockstead.lock import Client, Lock
 from lockstead.protocol.commands import TokenSource
 from lockstead.renewal import time_for_failures
+from lockstead.semaphore import Semaphore
 from lockstead.settings import MARGINS_PER_TTL, Settings
 from lockstead.stores import url as urls
 from lockstead.stores.port import StoreUrl
 from lockstead.supervise.messages import now
 from lockstead.urls import handed_on
+from lockstead.values import checked_permits
 
 GRACE: Final = 10.0
 GRACE_SHARE: Final = 0.625
 """The part of abort_margin that the grace may take; the rest is for SIGKILL to take effect before the deadline."""
 RESERVE_SHARE: Final = 0.25
 RESERVE_MAX: Final = 5.0
-EXPORTED: Final = ("LOCKSTEAD_KEY", "LOCKSTEAD_STORE", "LOCKSTEAD_TOKEN", "LOCKSTEAD_SEQUENCER", "LOCKSTEAD_TICKET")
+EXPORTED: Final = (
+    "LOCKSTEAD_KEY",
+    "LOCKSTEAD_STORE",
+    "LOCKSTEAD_TOKEN",
+    "LOCKSTEAD_SEQUENCER",
+    "LOCKSTEAD_TICKET",
+    "LOCKSTEAD_SLOT",
+)
 
 EPILOG: Final = """\b
 Examples:
@@ -100,6 +109,7 @@ class Run(click.Command):
 @timeout_option
 @ttl_option("5m")
 @metadata_options("Reason shown to waiters. Default: the command's name.")
+@click.option("-n", "--permits", type=int, metavar="N", help="Take one of N permits: URL names a semaphore.")
 @time_option("--grace", "Time from SIGTERM to SIGKILL when the command is stopped. Default: 10s or less.")
 @click.option(
     "-E",
@@ -121,6 +131,7 @@ def run(
     purpose: str | None,
     owner: str | None,
     labels: Sequence[str],
+    permits: int | None,
     grace: float | None,
     conflict: int,
     no_ticket: bool,
@@ -128,7 +139,8 @@ def run(
 ) -> int:
     """Hold the lock at URL while CMD runs; stop CMD before the deadline if the lease is lost.
 
-    CMD gets LOCKSTEAD_KEY, LOCKSTEAD_STORE, LOCKSTEAD_TOKEN, LOCKSTEAD_SEQUENCER and LOCKSTEAD_TICKET.
+    CMD gets LOCKSTEAD_KEY, LOCKSTEAD_STORE, LOCKSTEAD_TOKEN, LOCKSTEAD_SEQUENCER and LOCKSTEAD_TICKET, and with -n
+    LOCKSTEAD_SLOT, from 0 to N - 1: no two holders have the same one.
     """
     target = parse_lock_url(url)
     wanted = settings_of(target, {"ttl": ttl, "purpose": purpose, "owner": owner}, labels)
@@ -136,7 +148,9 @@ def run(
     wanted.setdefault("purpose", f"run {Path(command[0]).name}")
     settings = Settings.make(**wanted)
     stop_times = stop_times_of(settings, grace)
-    if timeout is None:
+    if permits is not None:
+        checked_permits(permits, 1)
+    elif timeout is None:
         _warn_of_nesting(target.key, urls.parse_lock(url))
     path = found(command[0])
     with interruptible(f"the wait for {target.key!r}") as signals:
@@ -147,7 +161,12 @@ def run(
             listener = ProgressListener(verbose=verbose, on_granted=signals.granted, on_renewed=section.renewed)
             with Client(urls.open_store(target.store), listener=listener) as client:
                 client._engine.warn_once(target.key, settings)
-                lease = _acquired(client.lock(target.key, **wanted), timeout, conflict, began)
+                lock = (
+                    client.lock(target.key, **wanted)
+                    if permits is None
+                    else client.semaphore(target.key, permits, **wanted)
+                )
+                lease = _acquired(lock, timeout, conflict, began)
                 warn_of_unclean(lease.key, lease.previous_lease)
                 warn_of_place(client)
                 return hold(lease, urls.parse_lock(url), section, stop_times, ticket=not no_ticket)
@@ -164,7 +183,7 @@ def _warn_of_nesting(key: str, store: StoreUrl) -> None:
         )
 
 
-def _acquired(lock: Lock, limit: float | None, conflict: int, began: float) -> Lease:
+def _acquired(lock: Lock | Semaphore, limit: float | None, conflict: int, began: float) -> Lease:
     try:
         return lock._acquire(limit, began=began)
     except NotAcquired as error:
@@ -215,6 +234,8 @@ def _exports(lease: Lease, store: StoreUrl, *, ticket: bool) -> dict[str, str]:
     """Return the command's environment variables; an empty one is unset, so that nested runs do not inherit it."""
     exports = dict.fromkeys(EXPORTED, "")
     exports["LOCKSTEAD_KEY"] = lease.key
+    if lease.slot is not None:
+        exports["LOCKSTEAD_SLOT"] = str(lease.slot)
     exports["LOCKSTEAD_STORE"] = handed_on(store)
     if lease._engine.traits.tokens is not TokenSource.NONE:
         sequencer = lease.sequencer()

@@ -173,15 +173,6 @@ def slot_name(key: str, slot: int) -> Name:
     return Name(key, Space.PERMIT, str(slot))
 
 
-def checked_slot(slot: object) -> int:
-    """Return the number of a slot; TypeError or ValueError if it cannot be one."""
-    if isinstance(slot, bool) or not isinstance(slot, int):
-        raise TypeError(f"slot must be a whole number, not {slot!r}")
-    if not 0 <= slot < PERMITS_MAX:
-        raise ValueError(f"slot is {slot}; slots are numbered from 0 to the limit minus 1")
-    return slot
-
-
 def slot_of(name: Name) -> int | None:
     """Return the number of a slot from the name of its record; None for another record."""
     number = whole(name.part) if name.is_slot else None

@@ -162,7 +162,7 @@ class HeldLease:
         lease = lease_state.lease
         said = (store, lease.name.key, lease_state.holder, lease.incarnation, lease.ttl)
         if lease_state.mode == EXCLUSIVE or lease_state.registration is None:
-            return LeaseTicket(*said)
+            return LeaseTicket(*said, slot=self.slot)
         return LeaseTicket(*said, lease_state.mode, lease.holder, lease_state.registration.incarnation)
 
     def _ended(self) -> None:
