@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.benchmarks import awaiting, crowds, cycles, failing, handing, imports, networked
+from tests.benchmarks import awaiting, crowds, cycles, failing, handing, imports, modes, networked
 from tests.benchmarks.command import command, parser
 from tests.benchmarks.figures import Row, Size
 
@@ -25,6 +25,8 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "leases": crowds.leases,
     "awaiting": awaiting.awaiting,
     **networked.BENCHMARKS,
+    "readers": modes.readers,
+    "semaphores": modes.semaphores,
     "elections": failing.failing,
     "imports": imports.imports,
 }

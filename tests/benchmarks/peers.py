@@ -14,6 +14,7 @@ import itertools
 import json
 import sys
 import time
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -41,6 +42,13 @@ def ours(url: str) -> Iterator[Acquire]:
     with lockstead.connect(url, listener=silent) as client:
         lock = client.lock("bench", ttl=TTL, purpose="benchmark", labels=LABELS)
         yield lambda: lock.acquire().release
+
+
+@contextmanager
+def our_semaphore(url: str) -> Iterator[Acquire]:
+    """A semaphore of ours with one permit."""
+    semaphore = lockstead.Semaphore(f"{url}#semaphore", permits=1, ttl=TTL)
+    yield lambda: semaphore.acquire().release
 
 
 @contextmanager
@@ -146,6 +154,26 @@ def redlock_floor(where: str) -> Iterator[Acquire]:
         def acquire() -> Release:
             releases = [master() for master in masters]
             return lambda: [release() for release in releases]
+
+        yield acquire
+
+
+@contextmanager
+def sorted_set(where: str) -> Iterator[Acquire]:
+    """The semaphore of Redis' documentation and of Redis in Action: a sorted set of holders; it polls."""
+    with _redis(where) as client:
+
+        def acquire() -> Release:
+            name = uuid.uuid4().hex
+            while True:
+                now = time.time()
+                with client.pipeline() as pipe:
+                    pipe.zremrangebyscore("semaphore", "-inf", now - TTL).zadd("semaphore", {name: now})
+                    rank = pipe.zrank("semaphore", name).execute()[-1]
+                if rank < 1:
+                    return lambda: client.zrem("semaphore", name)
+                client.zrem("semaphore", name)
+                time.sleep(0.01)
 
         yield acquire
 
@@ -297,6 +325,19 @@ def kazoo(where: str) -> Iterator[Acquire]:
 
 
 @contextmanager
+def kazoo_semaphore(where: str) -> Iterator[Acquire]:
+    """The semaphore that kazoo brings."""
+    with _kazoo(where) as client:
+
+        def acquire() -> Release:
+            semaphore = client.Semaphore("/kazoo/semaphore", "bench", max_leases=1)
+            semaphore.acquire()
+            return semaphore.release
+
+        yield acquire
+
+
+@contextmanager
 def zookeeper_floor(where: str) -> Iterator[Acquire]:
     """One create and one delete of an ephemeral node."""
     with _kazoo(where) as client:
@@ -326,6 +367,9 @@ LOCKS: Final[dict[str, Callable[[str], AbstractContextManager[Acquire]]]] = {
     "advisory lock": advisory,
     "pals": pals,
     "kazoo": kazoo,
+    "lockstead.Semaphore": our_semaphore,
+    "sorted set": sorted_set,
+    "kazoo.Semaphore": kazoo_semaphore,
     "one create and one delete": zookeeper_floor,
 }
 """Name to what opens it at a place: a URL of ours, a path, `host:port` (several with commas), or a database's URL."""
