@@ -51,7 +51,9 @@ class PermitAcquisition(Acquisition):
     ) -> None:
         self._last = last
         super().__init__(engine, key, settings, limit, reclaim=False, is_patient=is_patient, spent=spent)
-        turn_settings = Settings.make(ttl=max(TURN_TTL, engine.traits.ttl_recommended), owner=settings.owner)
+        # if its holder dies, the others wait no longer than for a permit whose holder died
+        turn_ttl = max(min(TURN_TTL, settings.ttl), engine.traits.ttl_recommended)
+        turn_settings = Settings.make(ttl=turn_ttl, owner=settings.owner)
         turn = engine.new_request(turn_name(key), turn_settings, reclaim=False)
         turn.on_wait = self._waiting_for_turn
         warn = partial(_warn_of_mismatch, engine, key, permits)

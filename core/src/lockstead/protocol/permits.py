@@ -53,6 +53,7 @@ TURNS_MAX: Final = 16
 """Maximum number of changes of a gate in a row: each but the last failed because another client changed it."""
 
 TURN_TTL: Final = 30.0
+"""Maximum ttl of the turn, in seconds."""
 
 OPEN_UNTIL: Final = "4102444800"
 """The year 2100: for foreign readers, since a gate never expires."""
