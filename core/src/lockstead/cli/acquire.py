@@ -17,6 +17,7 @@ from lockstead.cli.options import (
     metadata_options,
     parse_lock_url,
     settings_of,
+    shared_option,
     timeout_option,
     ttl_option,
     verbose_option,
@@ -39,6 +40,7 @@ Examples:
   ticket=$(lockstead acquire gs://my-bucket/locks/apt --ttl 30m --timeout 1h)
   lockstead acquire sqlite:///locks.db#nightly --owner "ci:$USER" > ticket
   lockstead acquire --json --timeout 0 sqlite:///locks.db#nightly
+  lockstead acquire --shared sqlite:///locks.db#index
 
 \b
 The lease is not renewed automatically: run 'lockstead renew' within the ttl,
@@ -55,6 +57,7 @@ Exit codes: 0 the lock is held and its ticket was printed, or
 @click.argument("url")
 @ttl_option(TTL)
 @timeout_option
+@shared_option
 @metadata_options()
 @verbose_option
 @as_json()
@@ -62,6 +65,7 @@ def acquire(
     url: str,
     ttl: float | None,
     timeout: float | None,
+    mode: str | None,
     purpose: str | None,
     owner: str | None,
     labels: Sequence[str],
@@ -70,7 +74,7 @@ def acquire(
 ) -> int:
     """Acquire the lock at URL for several steps; print the ticket that names the lease."""
     named = parse_lock_url(url)
-    wanted = settings_of(named, {"ttl": ttl, "purpose": purpose, "owner": owner}, labels)
+    wanted = settings_of(named, {"ttl": ttl, "mode": mode, "purpose": purpose, "owner": owner}, labels)
     wanted.setdefault("ttl", TTL)
     Settings.make(**wanted)
     from lockstead.cli.progress import ProgressListener, warn_of_unclean

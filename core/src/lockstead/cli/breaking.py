@@ -45,17 +45,30 @@ Exit codes: 0 broken, or free already, or
     "--now", is_flag=True, help="Remove it at once; its holder may still consider itself the holder for a while."
 )
 @click.option("--slot", type=int, metavar="N", help="Break the lease of this permit: URL names a semaphore.")
+@click.option("--reader", metavar="HOLDER", help="Break the lease of this reader of a shared lock alone.")
 @click.option("--yes", is_flag=True, help="Do not ask. Needed where standard input is not a terminal.")
 @as_json()
-def break_lease(url: str, reason: str, by: str | None, now: bool, slot: int | None, yes: bool, json: bool) -> int:
+def break_lease(
+    url: str,
+    reason: str,
+    by: str | None,
+    now: bool,
+    slot: int | None,
+    reader: str | None,
+    yes: bool,
+    json: bool,
+) -> int:
     """Break the lease on the lock at URL: revoke it, or remove it at once. Writes an audit entry.
 
     The holder finds out at its next renewal, and stops. An expired lease is removed. With --now the lock is free at
-    once; the output says until when the old holder may still consider itself the holder.
+    once; the output says until when the old holder may still consider itself the holder. A shared lock is broken for
+    all readers, or for one with --reader.
     """
     named = parse_lock_url(url)
     if not reason.strip():
         raise click.UsageError("breaking a lease needs a reason, for the holder and the history")
+    if slot is not None and reader is not None:
+        raise click.UsageError("--slot is for a semaphore, --reader for a shared lock: leave one")
     if not yes and not sys.stdin.isatty():
         raise click.UsageError("standard input is not a terminal, so there is no one to confirm: add --yes")
     with opened(named.store) as client:
@@ -63,19 +76,21 @@ def break_lease(url: str, reason: str, by: str | None, now: bool, slot: int | No
         if slot is not None:
             lock = Permit(client.semaphore(named.key, **named.settings), checked_slot(slot))
         held = _holder(client, lock, now=now)
+        held = held if held is None or reader is None else _reader(held, reader)
         warn_of_place(client)
         if held is not None and not (yes and json):
             click.echo(in_full(lock.key, held, time.time(), colours=wants_colours(sys.stderr)), err=True)
         if held is not None and not yes:
             _confirm(now=now)
         by = by or registry.person()
-        broken = None if held is None else _broken(lock, held.incarnation, reason, by, now=now)
+        broken = None if held is None else _broken(lock, held, reason, by, now=now)
     if json:
         out_json(_fields(lock.key, broken, reason, by))
     elif held is None or broken is None:
-        say(f"{lock.key!r} is free: nothing to break")
+        gone = "is free" if held is None or reader is None else f"has no reader {reader!r} any more"
+        say(f"{lock.key!r} {gone}: nothing to break")
     else:
-        out(_message(lock.key, broken, held))
+        out(plain(_message(lock.key, broken, held)))
     return Exit.OK
 
 
@@ -114,15 +129,26 @@ def _holder(client: Client, lock: Lock | Permit, *, now: bool) -> LockInfo | Non
         return found[0]
 
 
+def _reader(held: LockInfo, holder: str) -> LockInfo:
+    """Return the reader of this name; holder: as `inspect` shows it."""
+    for reader in held.readers:
+        if reader.holder == holder:
+            return reader
+    shown = "'lockstead inspect' shows its readers" if held.readers else f"it is held by {held.owner!r}"
+    raise Failed(Exit.NOT_ACQUIRED, f"{held.key!r} has no reader {holder!r}, nothing was broken; {shown}")
+
+
 def _confirm(*, now: bool) -> None:
     question = "Remove this lease at once?" if now else "Revoke this lease?"
     if not click.confirm(question, err=True):
         raise Failed(Exit.NOT_ACQUIRED, "nothing was broken")
 
 
-def _broken(lock: Lock | Permit, incarnation: str, reason: str, by: str, *, now: bool) -> BreakResult | None:
+def _broken(lock: Lock | Permit, shown: LockInfo, reason: str, by: str, *, now: bool) -> BreakResult | None:
     """Break the lease that was shown; None if it has ended. Failed if another lease holds the key: it was not shown."""
-    broken = lock.break_lease(reason=reason, by=by, now=now, incarnation=incarnation)
+    if shown.registration is not None and not isinstance(lock, Permit):
+        return lock.break_lease(reason=reason, by=by, now=now, reader=shown)
+    broken = lock.break_lease(reason=reason, by=by, now=now, incarnation=shown.incarnation)
     if broken is None and (held := lock.inspect()) is not None:
         raise Failed(Exit.NOT_ACQUIRED, f"{lock.key!r} has passed to {held.owner!r} meanwhile; nothing was broken")
     return broken
@@ -153,22 +179,25 @@ def _fields(key: str, broken: BreakResult | None, reason: str, by: str) -> dict[
 
 def _message(key: str, broken: BreakResult, held: LockInfo) -> str:
     """Return what was done. held: the lease as it was shown."""
+    what, free = key, "the lock is free"
+    if held.registration is not None:
+        what, free = f"reader {held.holder} of {key}", "no writer waits for it"
     if _was_revoked(broken):
         from lockstead.cli.format import expires_epoch
 
         until = date_text(expires_epoch(held, time.time()) if held.revoked_by is not None else None)
-        free = "one ttl after that" if until is None else f"soon after {until}"
-        why = f"{plain(broken.was.revoked_by or '')}: {plain(broken.was.revoke_reason or '')}"
-        text = f"{key} is revoked already, by {why}. Nothing was changed"
-        return f"{text}. If its holder is dead, the lock is free {free}; --now frees it at once"
+        over = "one ttl after that" if until is None else f"soon after {until}"
+        text = f"{what} is revoked already, by {broken.was.revoked_by}: {broken.was.revoke_reason}. Nothing was changed"
+        return f"{text}. If its holder is dead, {free} {over}; --now frees it at once"
     if broken.max_overlap == 0:
-        return f"{key} is removed: its lease had expired, and the lock is free"
+        return f"{what} is removed: its lease had expired, and {free}"
     # rounded up: the holder may consider itself the holder until that instant
     until = None if broken.overlap_until_epoch is None else date_text(math.ceil(broken.overlap_until_epoch))
     how_long = "for an unknown time (its record names no ttl)" if until is None else f"until {until} at the latest"
     may = f"may consider itself the holder {how_long}"
+    who = "each reader" if held.readers else "its holder"
     if broken.removed:
-        return f"{key} is removed. If its holder is alive, it {may}: make sure that it has stopped"
-    text = f"{key} is revoked. Its holder finds out at its next renewal; it {may}"
-    dead = "If it is dead, the lock is free soon after that; --now frees it at once"
+        return f"{what} is removed. If {who} is alive, it {may}: make sure that it has stopped"
+    text = f"{what} is revoked. {who.capitalize()} finds out at its next renewal; it {may}"
+    dead = f"If it is dead, {free} soon after that; --now frees it at once"
     return text if until is None else f"{text}. {dead}"

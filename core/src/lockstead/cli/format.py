@@ -27,12 +27,20 @@ URGENT: Final = ("overdue", "unreadable")
 FOREIGN: Final = "another program's lock"
 
 FACTS: Final = (
-    *("key", "state", "foreign", "owner", "holder", "purpose", "progress", "value", "labels"),
+    *("key", "state", "mode", "foreign", "owner", "holder", "purpose", "progress", "value", "labels"),
     *("acquired_at", "held_for", "expires_at", "time_left", "ttl", "age"),
     *("expected", "alert_at", "overdue_for", "token", "sequencer", "incarnation"),
     *("host", "pid", "where", "backtrace", "revoked_by", "revoke_reason", "decode_error", "slot", "permits"),
+    *("readers", "wanted_by"),
 )
 """The keys of a lock in JSON, in order."""
+
+_OF_THE_LOCK: Final = (
+    *("key", "mode", "foreign", "value", "token", "sequencer", "decode_error"),
+    *("slot", "permits", "readers", "wanted_by"),
+)
+READER_FACTS: Final = tuple(name for name in FACTS if name not in _OF_THE_LOCK)
+"""The keys of each reader of a shared lock in JSON, in order."""
 
 ENTRY_FACTS: Final = ("key", "at", "what", "by", "reason", "owner", "holder", "incarnation", "token")
 """The keys of an audit entry in JSON, in order."""
@@ -96,6 +104,7 @@ def facts(key: str, held: LockInfo | None, now: float) -> dict[str, Any]:
             "overdue_for": _rounded(overdue_for(held, now)),
             "sequencer": sequencer_text(held),
             "permits": None if held.permits is None else permits_facts(held.permits, now),
+            "readers": [_reader_facts(reader, now) for reader in held.readers] or None,
         }
     # the other facts are attributes of the same name
     return {name: computed[name] if name in computed else held and getattr(held, name) for name in FACTS}
@@ -116,6 +125,11 @@ def sequencer_text(held: LockInfo) -> str | None:
     if held.token is None or (held.slot is None and held.mode not in (EXCLUSIVE, SHARED)):
         return None
     return str(Sequencer(held.key, held.token, held.mode))
+
+
+def _reader_facts(reader: LockInfo, now: float) -> dict[str, Any]:
+    said = facts(reader.key, reader, now)
+    return {name: said[name] for name in READER_FACTS}
 
 
 def waiting_facts(waiting: Sequence[Contender] | None, now: float) -> list[dict[str, Any]] | None:
@@ -157,7 +171,7 @@ def headline(key: str, held: LockInfo | None, now: float) -> str:
         if limit == 0:
             return f"{plain(key)} is a closed semaphore: its limit is 0"
         return f"{plain(key)} is a semaphore: {limit - free} of {limit} permits held"
-    owner = "" if held is None else plain(held.owner or held.holder) or "an unknown holder"
+    owner = "" if held is None else _who(held)
     match state_of(held, now):
         case "free":
             return f"{plain(key)} is free: the store has no record of it"
@@ -173,6 +187,12 @@ def headline(key: str, held: LockInfo | None, now: float) -> str:
             return f"{plain(key)} is held by {owner}, OVERDUE"
         case _:
             return f"{plain(key)} is held by {owner}"
+
+
+def _who(held: LockInfo) -> str:
+    if held.readers:
+        return f"{len(held.readers)} readers" if len(held.readers) > 1 else "1 reader"
+    return plain(held.owner or held.holder) or "an unknown holder"
 
 
 def details(held: LockInfo, now: float) -> Iterator[tuple[str, str]]:
@@ -196,6 +216,7 @@ def details(held: LockInfo, now: float) -> Iterator[tuple[str, str]]:
         "expected": None if held.expected is None else f"to take {duration_text(held.expected)}",
         "overdue": None if overdue is None else _with(held.alert_epoch, f"for {duration_text(overdue)}"),
         "revoked": revoked,
+        "wanted": None if held.wanted_by is None else f"by {held.wanted_by}, before any further reader",
         "token": None if held.token is None else str(held.token),
         "labels": " ".join(f"{name}={value}" for name, value in held.labels.items()),
         "host": f"{held.host or 'unknown'}, process {held.pid or 'unknown'}" if held.host or held.pid else None,
@@ -207,6 +228,21 @@ def details(held: LockInfo, now: float) -> Iterator[tuple[str, str]]:
             yield name, plain(text)
     for line in (held.backtrace or "").splitlines():
         yield "backtrace", plain(line)
+    for reader in held.readers:
+        yield "reader", plain(" ".join(_of_reader(reader, now)))
+
+
+def _of_reader(reader: LockInfo, now: float) -> Iterator[str]:
+    yield reader.holder
+    for text in (_for(held_for(reader, now)), f"({reader.purpose})" if reader.purpose else None, _progress(reader)):
+        if text:
+            yield text
+    if reader.revoked_by is not None:
+        yield f"revoked by {reader.revoked_by}: {reader.revoke_reason}"
+
+
+def _progress(held: LockInfo) -> str | None:
+    return f"[{held.progress}]" if held.progress else None
 
 
 def _permit_lines(permits: Permits, now: float) -> Iterator[tuple[str, str]]:
@@ -264,12 +300,14 @@ def lock_row(held: LockInfo, now: float) -> list[str]:
         taken = f"{permits.limit - permits.free} of {permits.limit}"
         return [plain(held.key), taken, plain(owners), "", "", "", "semaphore"]
     age, left = held_for(held, now), time_left(held, now)
-    said = (held.value, held.purpose, f"[{held.progress}]" if held.progress else None)
+    said = (held.value, held.purpose, _progress(held))
     what = " ".join(text for text in said if text)
+    if held.wanted_by is not None:
+        what = f"wanted by {held.wanted_by.rpartition('/')[0] or held.wanted_by}"
     return [
         plain(held.key),
-        state_of(held, now),
-        plain(held.owner or held.holder),
+        f"shared {len(held.readers)}" if held.readers and state_of(held, now) == "held" else state_of(held, now),
+        plain(_owners(held)),
         "" if age is None else duration_text(round(age)),
         _short(left) if left else "",
         "" if held.token is None else str(held.token),
@@ -277,6 +315,13 @@ def lock_row(held: LockInfo, now: float) -> list[str]:
     ]
 
 
+def _owners(held: LockInfo) -> str:
+    owners = [reader.owner or reader.holder for reader in held.readers[:OWNERS_SHOWN]]
+    more = ["..."] if len(held.readers) > OWNERS_SHOWN else []
+    return ", ".join([*owners, *more]) or held.owner or held.holder
+
+
+OWNERS_SHOWN: Final = 3
 LOCK_HEADS: Final = ("KEY", "STATE", "OWNER", "HELD FOR", "LEFT", "TOKEN", "PURPOSE")
 LOCK_WORDS: Final = ("OWNER", "PURPOSE")
 """Columns of free text, which may be long."""

@@ -17,7 +17,7 @@ from lockstead.cli.exits import say
 from lockstead.registry import Target, target
 from lockstead.settings import Settings
 from lockstead.stores import url as urls
-from lockstead.values import TICKET_CHARACTERS_MAX, LeaseTicket, seconds
+from lockstead.values import SHARED, TICKET_CHARACTERS_MAX, LeaseTicket, seconds
 
 if TYPE_CHECKING:
     from lockstead.lock import Client
@@ -41,6 +41,9 @@ def ttl_option(default: str) -> Callable[[F], F]:
 
 
 timeout_option: Final = time_option("--timeout", "Maximum time to wait (0: try once). Default: wait forever.")
+shared_option: Final = click.option(
+    "--shared", "mode", flag_value=SHARED, help="As a reader, together with other readers. Default: exclusive."
+)
 verbose_option: Final = click.option(
     "-v", "--verbose", is_flag=True, help="Print progress even if standard error is not a terminal."
 )

@@ -10,6 +10,7 @@ import click
 from lockstead.cli.exits import Exit, Failed
 from lockstead.cli.options import as_json, opened, ticket_and_store, ticket_at, time_option
 from lockstead.cli.output import out, out_json
+from lockstead.values import EXCLUSIVE
 
 if TYPE_CHECKING:
     from lockstead.lock import Client
@@ -38,7 +39,7 @@ def release(ticket: str | None, store: str | None, drain: float | None, json: bo
     """Release the lease that a ticket names.
 
     TICKET is what 'lockstead acquire' printed; '-' reads it from standard input. Default: LOCKSTEAD_TICKET.
-    Waits for the processes that are attached to the lease.
+    Waits for the processes that are attached to the lease, unless it is a reader's: they stay readers.
     """
     parsed, place = ticket_at(ticket, store)
     # `run` exports both, and its own process works under the lease until the command has ended
@@ -58,12 +59,15 @@ def release(ticket: str | None, store: str | None, drain: float | None, json: bo
 
 
 def _raise_not_released(client: Client, parsed: LeaseTicket) -> None:
-    """Raise Failed if members still work under the lease, or LeaseLost if it had ended before."""
+    """Raise Failed if members still work under the lease, or LeaseLost if it had ended before.
+
+    A reader has no members: those that it introduced are readers themselves.
+    """
     from lockstead.lease import converse
     from lockstead.operations import PLAIN, LockOperations
 
     held = client.lock(parsed.key).inspect()
-    if held is not None and held.incarnation == parsed.incarnation:
+    if parsed.mode == EXCLUSIVE and held is not None and held.incarnation == parsed.incarnation:
         raise Failed(
             Exit.NOT_ACQUIRED,
             f"{parsed.key!r} is still held: a member still works under it; it ends with its ttl of {parsed.ttl:g} s",

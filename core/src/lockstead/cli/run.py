@@ -22,6 +22,7 @@ from lockstead.cli.options import (
     metadata_options,
     parse_lock_url,
     settings_of,
+    shared_option,
     time_option,
     timeout_option,
     ttl_option,
@@ -43,7 +44,7 @@ from lockstead.stores import url as urls
 from lockstead.stores.port import StoreUrl
 from lockstead.supervise.messages import now
 from lockstead.urls import handed_on
-from lockstead.values import checked_permits
+from lockstead.values import SHARED, checked_permits
 
 GRACE: Final = 10.0
 GRACE_SHARE: Final = 0.625
@@ -53,6 +54,7 @@ RESERVE_MAX: Final = 5.0
 EXPORTED: Final = (
     "LOCKSTEAD_KEY",
     "LOCKSTEAD_STORE",
+    "LOCKSTEAD_MODE",
     "LOCKSTEAD_TOKEN",
     "LOCKSTEAD_SEQUENCER",
     "LOCKSTEAD_TICKET",
@@ -108,6 +110,7 @@ class Run(click.Command):
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD [ARGS]...")
 @timeout_option
 @ttl_option("5m")
+@shared_option
 @metadata_options("Reason shown to waiters. Default: the command's name.")
 @click.option("-n", "--permits", type=int, metavar="N", help="Take one of N permits: URL names a semaphore.")
 @time_option("--grace", "Time from SIGTERM to SIGKILL when the command is stopped. Default: 10s or less.")
@@ -128,6 +131,7 @@ def run(
     command: Sequence[str],
     timeout: float | None,
     ttl: float | None,
+    mode: str | None,
     purpose: str | None,
     owner: str | None,
     labels: Sequence[str],
@@ -139,19 +143,21 @@ def run(
 ) -> int:
     """Hold the lock at URL while CMD runs; stop CMD before the deadline if the lease is lost.
 
-    CMD gets LOCKSTEAD_KEY, LOCKSTEAD_STORE, LOCKSTEAD_TOKEN, LOCKSTEAD_SEQUENCER and LOCKSTEAD_TICKET, and with -n
+    CMD gets LOCKSTEAD_KEY, _STORE, _MODE, _TOKEN, _SEQUENCER and _TICKET, and with -n
     LOCKSTEAD_SLOT, from 0 to N - 1: no two holders have the same one.
     """
     target = parse_lock_url(url)
-    wanted = settings_of(target, {"ttl": ttl, "purpose": purpose, "owner": owner}, labels)
+    wanted = settings_of(target, {"ttl": ttl, "mode": mode, "purpose": purpose, "owner": owner}, labels)
     # the arguments may hold a secret, so only the name of the command is shown to others
     wanted.setdefault("purpose", f"run {Path(command[0]).name}")
     settings = Settings.make(**wanted)
     stop_times = stop_times_of(settings, grace)
     if permits is not None:
         checked_permits(permits, 1)
+        if settings.mode == SHARED:
+            raise click.UsageError("a permit is not shared: leave out -n, or --shared (?mode=shared in the URL)")
     elif timeout is None:
-        _warn_of_nesting(target.key, urls.parse_lock(url))
+        _warn_of_nesting(target.key, urls.parse_lock(url), settings.mode)
     path = found(command[0])
     with interruptible(f"the wait for {target.key!r}") as signals:
         section = Section(path, list(command), signals, Terminal())
@@ -174,11 +180,13 @@ def run(
             section.close()
 
 
-def _warn_of_nesting(key: str, store: StoreUrl) -> None:
+def _warn_of_nesting(key: str, store: StoreUrl, mode: str) -> None:
     """Warn if an outer `lockstead run` holds this lock: this one would wait for itself."""
     if os.environ.get("LOCKSTEAD_KEY") == key and os.environ.get("LOCKSTEAD_STORE") == handed_on(store):
+        is_reader = mode == SHARED == os.environ.get("LOCKSTEAD_MODE")
+        when = "as soon as a writer waits" if is_reader else "while it holds it"
         say(
-            f"the 'lockstead run' around this command took {key!r}: while it holds it, this one waits for itself "
+            f"the 'lockstead run' around this command took {key!r}: {when}, this one waits for itself "
             "indefinitely; add --timeout, or remove one of the two"
         )
 
@@ -237,6 +245,7 @@ def _exports(lease: Lease, store: StoreUrl, *, ticket: bool) -> dict[str, str]:
     if lease.slot is not None:
         exports["LOCKSTEAD_SLOT"] = str(lease.slot)
     exports["LOCKSTEAD_STORE"] = handed_on(store)
+    exports["LOCKSTEAD_MODE"] = lease.mode
     if lease._engine.traits.tokens is not TokenSource.NONE:
         sequencer = lease.sequencer()
         exports["LOCKSTEAD_TOKEN"] = str(sequencer.token)

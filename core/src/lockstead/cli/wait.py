@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from lockstead.cli.exits import Exit
-from lockstead.cli.options import as_json, opened, parse_lock_url, timeout_option, verbose_option, warn_of_place
+from lockstead.cli.options import (
+    as_json,
+    opened,
+    parse_lock_url,
+    shared_option,
+    timeout_option,
+    verbose_option,
+    warn_of_place,
+)
 from lockstead.cli.output import out_json
 from lockstead.cli.signals import interruptible
 from lockstead.settings import Settings
-from lockstead.values import Name
+from lockstead.values import EXCLUSIVE, SHARED, Name
 
 if TYPE_CHECKING:
     from lockstead.protocol.waiting import Found
@@ -33,15 +41,17 @@ Exit codes: 0 it is free, or was a moment ago, or
 @click.command(epilog=EPILOG)
 @click.argument("url")
 @timeout_option
+@shared_option
 @verbose_option
 @as_json()
-def wait(url: str, timeout: float | None, verbose: bool, json: bool) -> int:
+def wait(url: str, timeout: float | None, mode: str | None, verbose: bool, json: bool) -> int:
     """Wait until the lock at URL is free, without acquiring it.
 
-    Only a hint: to use the lock, acquire it ('acquire', 'run'); another process may be faster.
+    Only a hint: to use the lock, acquire it ('acquire', 'run'); another process may be faster. With --shared: until it
+    is free for a reader, so not while another process holds it exclusively or waits to.
     """
     named = parse_lock_url(url)
-    settings = Settings.make(**named.settings)
+    settings = Settings.make(**named.settings).in_mode(mode)
     with interruptible(f"the wait for {named.key!r}"), opened(named.store, verbose=verbose) as client:
         engine = client._engine
         began_at = engine.clock.now()
@@ -73,7 +83,9 @@ def _seen(engine: Engine, key: str, settings: Settings, found: Found) -> dict[st
     from lockstead.views import holding
 
     held = None if found.status is None else holding(key, found.status, engine.context(settings))
+    if held is not None and held.mode == SHARED and found.is_free and settings.mode == EXCLUSIVE:
+        held = None  # a group without a reader
     said = facts(key, held, time.time())
-    if found.is_free and held is not None:
+    if found.is_free and held is not None and held.mode == EXCLUSIVE:
         said["state"] = "expired"
     return said
