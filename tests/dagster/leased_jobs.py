@@ -15,6 +15,7 @@ import dagster as dg
 import lockstead
 from dagster_lockstead import LockResource, leased, locked
 from tests.dagster.bodies import nap, note
+from tests.dagster.taking import until
 
 LOCK = LockResource(store=dg.EnvVar("LOCKSTEAD_TEST_STORE"), ttl=os.environ.get("LOCKSTEAD_TEST_TTL", "6s"))
 EXECUTORS = {"here": dg.in_process_executor, "apart": dg.multiprocess_executor}
@@ -111,6 +112,26 @@ def comes_again(context, lock: LockResource):
         raise dg.RetryRequested(seconds_to_wait=3)
 
 
+def is_wanted():
+    held = lockstead.Lock(f"{os.environ['LOCKSTEAD_TEST_STORE']}#k").inspect()
+    return held is not None and held.wanted_by is not None
+
+
+@dg.op
+def sleeps_until_a_writer_waits():
+    note("in")
+    until(is_wanted, "a writer waits")
+
+
+@dg.op(ins={"after": dg.In(dg.Nothing)})
+@locked("k", mode="shared")
+def reads():
+    note("in")
+    until(is_wanted, "a writer waits")
+    assert lockstead.current_lease().mode == "shared"
+    say("order", "reader")
+
+
 @dg.op
 def swallows():
     note("in")
@@ -185,7 +206,8 @@ def job_named(op: str, where: str, settings: str) -> dg.JobDefinition:
     if "plain" not in words:
         fails = "fail" if "fail" in words else "warn"
         timeout = 1 if "impatient" in words else None
-        executor = leased(executor, key="k", on_unclean=fails, timeout=timeout)
+        mode = "shared" if "shared" in words else None
+        executor = leased(executor, key="k", on_unclean=fails, timeout=timeout, mode=mode)
 
     @dg.job(name=f"job_{op}", resource_defs={"lock": LOCK}, executor_def=executor)
     def made():
@@ -194,6 +216,8 @@ def job_named(op: str, where: str, settings: str) -> dg.JobDefinition:
                 chosen.alias(f"{op}_{number}")()
         elif "guarded" in words:
             guarded_within(chosen())
+        elif "reads" in words:
+            reads(chosen())
         elif "then" in words:
             follows(chosen())
         else:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -127,6 +128,19 @@ def test_a_held_lock_skips_the_tick_and_names_the_holder(world: World):
     assert world.evaluate(gate).run_requests
 
 
+def test_the_gate_of_a_reader_is_open_beside_readers_and_that_of_a_writer_is_not(world: World):
+    reader, writer = (
+        lock_free_sensor("gate", key="apt", target=publish, mode=mode) for mode in ("shared", "exclusive")
+    )
+    with world.locks.lock("apt", ttl=60, mode="shared").hold():
+        assert world.evaluate(reader).run_requests
+        assert world.skipped(writer).startswith("'apt' is held by 1 reader since ")
+    with world.locks.lock("apt", ttl=60).hold():
+        assert "is held by" in world.skipped(reader)
+    with pytest.raises(ValueError, match="mode must be 'exclusive' or 'shared', not 'write'"):
+        lock_free_sensor("gate", key="apt", target=publish, mode="write")
+
+
 def test_an_expired_lease_opens_the_gate(world: World):
     gate = lock_free_sensor("gate", key="apt", target=publish)
     with world.held_by("elsewhere", ttl=1.0) as process:
@@ -194,6 +208,19 @@ def test_ticks_leave_nothing_behind(world: World):
 
 
 # --- the janitor ----------------------------------------------------------------------------------------------------
+
+
+def test_the_reader_of_an_ended_run_is_revoked_and_no_other(world: World):
+    left, other = (names.step_owner(world.run(is_over=is_over), "one", 0) for is_over in (True, False))
+    with world.locks.lock("apt", ttl=60, mode="shared", owner=other).hold() as lives:
+        with ThreadPoolExecutor(1) as pool:
+            dead = pool.submit(world.locks.lock("apt", ttl=60, mode="shared", owner=left).acquire).result()
+        assert f"revoked the lease of '{left}' on 'apt'" in world.skipped(stale_lock_sensor(grace=0))
+        held = world.locks.inspect("apt")
+        assert held is not None
+        assert {one.owner: one.revoked_by is not None for one in held.readers} == {left: True, other: False}
+        assert lives.renew() > 0
+        dead.release()
 
 
 def test_a_live_holder_of_an_ended_run_is_revoked_not_removed(world: World):

@@ -57,6 +57,21 @@ def test_an_interrupted_acquisition_releases_only_its_own_grant(url: str, is_asy
 
 
 @pytest.mark.parametrize("is_async", [False, True])
+def test_an_interrupted_acquisition_of_a_reader_ends_no_other_reader(url: str, is_async: bool) -> None:
+    other = Lock(url, owner="other", mode="shared").acquire(timeout=0)
+    marked = acquiring.marked(Lock(url, owner="me", mode="shared"))
+    granted = marked.acquire(timeout=0)
+    called("take_back_granted", url, marked.settings.labels, LOG, is_async=is_async)
+    held = Lock(url).inspect()
+    assert held is not None
+    assert [one.owner for one in held.readers] == ["other"]
+    called("take_back_granted", url, marked.settings.labels, LOG, is_async=is_async)
+    assert other.renew() > 0
+    for one in (granted, other):
+        one.release()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
 def test_a_store_that_does_not_answer_ends_no_acquisition(caplog: pytest.LogCaptureFixture, is_async: bool) -> None:
     caplog.set_level(logging.INFO)
     url, labels = "redis://127.0.0.1:1/0#apt?request_timeout=0.3s", {acquiring.ACQUISITION: "this"}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from lockstead import Lock
+from lockstead import Lease, LeaseLost, Lock
 from lockstead.reading import date_text
-from lockstead.wrapping.locks import labelled, store_of, take_back
+from lockstead.wrapping.locks import keeps_out, labelled, leases_of, store_of, take_back, ticket_of
 from lockstead.wrapping.messages import is_held, waiting_for
 from lockstead.wrapping.spec import LockSpecBase, check_text
 
@@ -72,3 +72,58 @@ def test_only_an_unused_grant_is_taken_back(tmp_path: Path) -> None:
     assert lock.inspect() is not None
     take_back(lock, lease.holder)
     assert lock.inspect() is None
+
+
+def reader(url: str, owner: str) -> Lease:
+    return Lock(url, mode="shared", owner=owner).acquire(timeout=0)
+
+
+@pytest.mark.parametrize("mode", ["Shared", "write", "", "{mode}"])
+def test_the_mode_is_checked_where_it_is_written(mode: str) -> None:
+    with pytest.raises(ValueError, match=f"mode must be 'exclusive' or 'shared', not '{mode}'"):
+        Spec(mode=mode)
+
+
+def test_only_a_mode_that_was_given_overrides_the_url() -> None:
+    assert Spec().settings == {}
+    assert Spec(mode="shared").settings == {"mode": "shared"}
+
+
+def test_a_reader_is_kept_out_by_a_writer_alone(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/locks.db#apt"
+    shared, exclusive = Lock(url, mode="shared"), Lock(url)
+    assert not keeps_out(exclusive, exclusive.inspect())
+    with reader(url, "ci/1"):
+        held = exclusive.inspect()
+        assert held is not None
+        assert (keeps_out(shared, held), keeps_out(exclusive, held)) == (False, True)
+        for closed in ({"wanted_by": "etl"}, {"revoked_by": "anna"}, {"closing": True}):
+            assert keeps_out(shared, replace(held, **closed))
+    with exclusive.hold():
+        held = exclusive.inspect()
+        assert (keeps_out(shared, held), keeps_out(exclusive, held)) == (True, True)
+        assert held is not None
+        assert not keeps_out(exclusive, replace(held, is_expired=True))
+
+
+def test_the_ticket_of_one_lease_ends_that_lease(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/locks.db#apt"
+    lock = Lock(url)
+    first, second = reader(url, "ci/1"), reader(url, "ci/2")
+    held = lock.inspect()
+    assert held is not None
+    assert is_held("apt", held).startswith("'apt' is held by 2 readers since ")
+    one, other = leases_of(held)
+    assert [one.owner, other.owner] == ["ci/1", "ci/2"]
+    assert lock.release(ticket_of(lock, held, one))
+    assert [left.owner for left in leases_of(lock.inspect())] == ["ci/2"]
+    assert second.renew() > 0
+    with pytest.raises(LeaseLost):
+        first.renew()
+    second.release()
+    assert leases_of(lock.inspect()) == ()
+    with lock.hold() as lease:
+        held = lock.inspect()
+        assert held is not None
+        assert leases_of(held) == (held,)
+        assert ticket_of(lock, held, held) == lease.share()

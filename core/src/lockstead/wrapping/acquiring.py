@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.unclean import Unclean, last, origin
-from lockstead.wrapping.locks import labelled, take_back
+from lockstead.wrapping.locks import labelled, leases_of, take_back, ticket_of
 
 if TYPE_CHECKING:
     from lockstead.lease import Lease
@@ -98,8 +98,13 @@ def take_back_granted(lock: Lock, log: Log) -> None:
     """
     try:
         held = lock.inspect()
-        if held is not None and held.labels.get(ACQUISITION) == lock.settings.labels[ACQUISITION]:
-            take_back(lock, held.holder)
+        for lease in leases_of(held):
+            if lease.labels.get(ACQUISITION) != lock.settings.labels[ACQUISITION]:
+                continue
+            if lease is held:
+                take_back(lock, lease.holder)
+            elif held is not None:
+                lock.release(ticket_of(lock, held, lease))
     except StoreError as error:
         _log_left(lock.key, error, log)
 

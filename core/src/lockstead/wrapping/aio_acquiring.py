@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.unclean import Unclean, last, origin
-from lockstead.wrapping.locks import labelled, take_back
+from lockstead.wrapping.locks import labelled, leases_of, take_back, ticket_of
 
 if TYPE_CHECKING:
     from lockstead.aio_lease import AsyncLease
@@ -98,8 +98,13 @@ async def take_back_granted(lock: AsyncLock, log: Log) -> None:
     """
     try:
         held = await lock.inspect()
-        if held is not None and held.labels.get(ACQUISITION) == lock.settings.labels[ACQUISITION]:
-            await asyncio.to_thread(take_back, lock, held.holder)
+        for lease in leases_of(held):
+            if lease.labels.get(ACQUISITION) != lock.settings.labels[ACQUISITION]:
+                continue
+            if lease is held:
+                await asyncio.to_thread(take_back, lock, lease.holder)
+            elif held is not None:
+                await lock.release(ticket_of(lock, held, lease))
     except StoreError as error:
         _log_left(lock.key, error, log)
 

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from lockstead.values import LeaseTicket, Name
+from lockstead.values import EXCLUSIVE, SHARED, LeaseTicket, Name
 
 if TYPE_CHECKING:
     from lockstead.aio_lock import AsyncLock
@@ -23,9 +23,25 @@ def store_of(lock: Lock | AsyncLock) -> str:
     return url
 
 
-def ticket_of(lock: Lock | AsyncLock, held: LockInfo) -> LeaseTicket:
-    """Return the ticket of the lease that a lock's holder has. Opens the store, as `store_of`."""
-    return LeaseTicket(store_of(lock), held.key, held.holder, held.incarnation, held.ttl or 0.0)
+def leases_of(held: LockInfo | None) -> tuple[LockInfo, ...]:
+    """Return the leases on a lock: that of its holder, or those of its readers."""
+    return () if held is None else held.readers or (held,)
+
+
+def keeps_out(lock: Lock | AsyncLock, held: LockInfo | None) -> bool:
+    """Return whether the holder of a lock, as it was seen, prevents an acquisition of the lock in its mode."""
+    if held is None or held.is_expired:
+        return False
+    is_closed = held.closing or held.revoked_by is not None or held.wanted_by is not None
+    return is_closed or not lock.settings.mode == held.mode == SHARED
+
+
+def ticket_of(lock: Lock | AsyncLock, held: LockInfo, lease: LockInfo) -> LeaseTicket:
+    """Return the ticket of one of the leases on a lock (`leases_of`). Opens the store, as `store_of`."""
+    said = (store_of(lock), held.key, lease.holder, held.incarnation, held.ttl or 0.0)
+    if held.mode == EXCLUSIVE:
+        return LeaseTicket(*said)
+    return LeaseTicket(*said, held.mode, held.holder, lease.incarnation)
 
 
 def labelled(lock: L, labels: Mapping[str, str]) -> L:

@@ -49,4 +49,7 @@ def _by(held: LockInfo | None) -> str:
     since = f" since {acquired_at}" if acquired_at else ""
     why = f" (purpose: {held.purpose})" if held.purpose else ""
     token = f", token {held.token}" if held.token is not None else ""
-    return f" by {held.owner!r}{since}{why}{token}"
+    who = repr(held.owner)
+    if held.readers:
+        who = "1 reader" if len(held.readers) == 1 else f"{len(held.readers)} readers"
+    return f" by {who}{since}{why}{token}"

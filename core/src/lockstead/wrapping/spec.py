@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from lockstead.values import Duration, seconds
+from lockstead.values import EXCLUSIVE, SHARED, Duration, seconds
 
 if TYPE_CHECKING:
     from lockstead.aio_lock import AsyncLock
@@ -25,7 +25,9 @@ class LockSpecBase:
 
     ttl, timeout and expected are durations, converted to seconds. None: the value of the lock's URL, or the default; a
     timeout of None waits indefinitely. on_unclean: what to do if the previous lease did not end cleanly. labels are
-    stored with the lock and shown to waiters. Raises ValueError or TypeError with one line for invalid arguments.
+    stored with the lock and shown to waiters. mode: "exclusive", or "shared" for a reader, which holds the lock
+    together with other readers; it may be a template. Raises ValueError or TypeError with one line for invalid
+    arguments.
     """
 
     ttl: Duration | None = None
@@ -34,10 +36,16 @@ class LockSpecBase:
     expected: Duration | None = None
     on_unclean: OnUnclean = "warn"
     labels: Mapping[str, str] = field(default_factory=dict)
+    mode: str | None = None
 
-    def complete(self) -> None:
-        """Check the choices and turn durations into seconds; for `__post_init__` of the wrapper's class."""
+    def complete(self, *, is_mode_final: bool = True) -> None:
+        """Check the choices and turn durations into seconds; for `__post_init__` of the wrapper's class.
+
+        is_mode_final: the mode is not a template.
+        """
         check_choice("on_unclean", self.on_unclean, ("warn", "fail"))
+        if self.mode is not None and is_mode_final:
+            check_choice("mode", self.mode, (EXCLUSIVE, SHARED))
         for name in DURATIONS:
             given = getattr(self, name)
             object.__setattr__(self, name, None if given is None else seconds(given, name))
@@ -61,6 +69,7 @@ class LockSpecBase:
             "purpose": self.purpose,
             "expected": self.expected,
             "labels": dict(self.labels) or None,
+            "mode": self.mode,
         }
         return {name: value for name, value in given.items() if value is not None}
 

@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from dagster_lockstead import names
-from dagster_lockstead.errors import PreviousLeaseUnclean
+from dagster_lockstead.errors import InvalidLockConfig, PreviousLeaseUnclean
 from dagster_lockstead.frames import bears_interrupts
 from lockstead import nesting
+from lockstead.values import EXCLUSIVE, SHARED
 from lockstead.wrapping import aio_acquiring
 from lockstead.wrapping.acquiring import give_back, look, try_at_once, unclean_before
-from lockstead.wrapping.locks import ticket_of
+from lockstead.wrapping.locks import leases_of, ticket_of
 from lockstead.wrapping.messages import may_need_repair, repair_first
 
 if TYPE_CHECKING:
@@ -40,12 +41,23 @@ def acquire(
     if lease is not None:
         return lease
     seen = look(lock, LOG)
-    if seen is not None and seen.owner == names.run_owner(step.run_id) and seen.ttl is not None:
-        return lock.attach(ticket_of(lock, seen))
+    for one in leases_of(seen):
+        if seen is not None and one.owner == names.run_owner(step.run_id) and seen.ttl is not None:
+            refuse_upgrade(lock, seen.mode)
+            return lock.attach(ticket_of(lock, seen, one))
     reporter.waiting(lock.key, seen)
     if other_lock is not None:
         reporter.warn(nesting.warning(lock.key, other_lock, timeout))
     return lock.acquire(timeout)
+
+
+def refuse_upgrade(lock: Lock | AsyncLock, mode: str) -> None:
+    """Raise InvalidLockConfig if code under a lease of this mode asks for the same lock exclusively."""
+    if mode == SHARED and lock.settings.mode == EXCLUSIVE:
+        raise InvalidLockConfig(
+            f"{lock.key!r} is held here with mode='shared', and asked for exclusively: it would wait for itself; "
+            "use one mode in both places"
+        )
 
 
 def judged(lock: Lock, lease: Lease, spec: LockSpec, reporter: Reporter | None) -> Lease:

@@ -31,6 +31,9 @@ class Gate(Model, Resolvable):  # type: ignore[misc]
     name: Annotated[str, _said("The name of the sensor.")]
     key: Annotated[str, _said("The key of the lock.")]
     job: Annotated[str, _said("The job whose run it requests.")]
+    mode: Annotated[str, _said("Whether that run holds the lock exclusive, or shared with other readers.")] = (
+        "exclusive"
+    )
     minimum_interval_seconds: Annotated[Optional[int], _said("The minimum seconds between two evaluations.")] = None  # noqa: UP045
     running: Annotated[bool, _said("Whether the sensor is on from the start.")] = False
 
@@ -103,6 +106,7 @@ class LockComponent(Component, Model, Resolvable):  # type: ignore[misc]
             key=gate.key,
             target=gate.job,
             resource=self.resource,
+            mode=gate.mode,
             minimum_interval_seconds=gate.minimum_interval_seconds,
             default_status=status,
         )

@@ -64,6 +64,7 @@ def locked(
     purpose: str | None = None,
     expected: Duration | None = None,
     on_unclean: OnUnclean = "warn",
+    mode: str | None = None,
 ) -> Callable[[T], T]:
     """Hold a lock while an op or an asset runs and its outputs are written. Put it below `@op` or `@asset`.
 
@@ -78,6 +79,7 @@ def locked(
         purpose=purpose,
         expected=expected,
         on_unclean=on_unclean,
+        mode=mode,
     )
 
     return _Decorating(spec)

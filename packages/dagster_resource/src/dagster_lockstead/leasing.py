@@ -34,19 +34,29 @@ def leased(
     timeout: Duration | None = None,
     purpose: str | None = None,
     on_unclean: OnUnclean = "warn",
+    mode: str | None = None,
 ) -> dagster.ExecutorDefinition:
     """Return an executor whose runs hold one lease for all of their steps, in whichever processes these run.
 
     While a run waits for the lock, only its run worker exists. When the lease is lost the steps are ended and the run
     fails; nothing is retried without the lock. It has no effect on `execute_in_process` and `materialize`, which
-    replace the executor by Dagster's own. Invalid arguments raise TypeError or ValueError, with one line.
+    replace the executor by Dagster's own. With mode="shared" each step is a reader in its own right. Invalid arguments
+    raise TypeError or ValueError, with one line.
     """
     if not isinstance(executor_def, dagster.ExecutorDefinition):
         raise TypeError(
             "leased() needs an executor definition, as in leased(multiprocess_executor, key='apt'), "
             f"not {type(executor_def).__name__}"
         )
-    spec = LockSpec(key=key, resource=resource, ttl=ttl, timeout=timeout, purpose=purpose, on_unclean=on_unclean)
+    spec = LockSpec(
+        key=key,
+        resource=resource,
+        ttl=ttl,
+        timeout=timeout,
+        purpose=purpose,
+        on_unclean=on_unclean,
+        mode=mode,
+    )
 
     def create(context: dagster.InitExecutorContext) -> LeasedExecutor:
         inner = executor_def.executor_creation_fn

@@ -143,6 +143,7 @@ class LockResource(dagster.ConfigurableResource):
         purpose: str | None = None,
         expected: "Duration | None" = None,
         on_unclean: OnUnclean = "warn",
+        mode: str | None = None,
     ) -> "AbstractContextManager[Lease]":
         """Hold a lock for a `with` block, whose value is the lease; in an op, an asset, a sensor or a schedule.
 
@@ -159,6 +160,7 @@ class LockResource(dagster.ConfigurableResource):
             purpose=purpose,
             expected=expected,
             on_unclean=on_unclean,
+            mode=mode,
             is_named=True,
         )
         return section.held(context, self, spec)

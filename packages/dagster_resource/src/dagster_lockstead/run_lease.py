@@ -25,6 +25,7 @@ from dagster_lockstead.reporting import Reporter
 from dagster_lockstead.watching import Watch, is_ending
 from lockstead import Lease, LeaseLost, Lock, StoreError
 from lockstead.supervise.child_processes import ChildProcesses
+from lockstead.values import SHARED
 from lockstead.wrapping.acquiring import draw_token, give_back, look, marked, take_back_granted, try_at_once
 from lockstead.wrapping.locks import store_of, ticket_of
 
@@ -189,12 +190,14 @@ class RunLease:
                     lease.detach()
 
     def _is_alone(self, lease: Lease) -> bool:
+        if lease.mode == SHARED:
+            return True  # each step is a reader in its own right
         # step processes on this machine have ended: the executor waited for them, or they were killed
         try:
             seen = self._lock.inspect()
             if seen is None or seen.holder != lease.holder:
                 return True
-            ticket = ticket_of(self._lock, seen)
+            ticket = ticket_of(self._lock, seen, seen)
             here = socket.gethostname()
             away = {one.owner for one in self._lock.members(ticket) if one.host != here}
             return not away or self._lock.wait_for_members(ticket, owner_filter=away.__contains__, timeout=DRAIN)

@@ -65,6 +65,7 @@ def outside(
     run_key = held_leases.key_outside_runs(lock)
     around = held_leases.lease_of(run_key)
     if around is not None:
+        acquiring.refuse_upgrade(lock, around.mode)
         yield Entry(around)
         return
     with lock.acquire(limit(resource, spec)) as lease, acquiring.unused_until_begun(lease) as begin:
@@ -95,6 +96,7 @@ def entered(
     runs = held_leases.lease_of(held_leases.RunKey(step.run_id, None, store, key))
     with held_leases.joined(run_key) as above:
         if above is not None and above is not runs:
+            acquiring.refuse_upgrade(lock, above.mode)
             # the outer section, perhaps in another thread, interrupts the body, ends processes and releases the lease
             yield Entry(above)
             if not above.is_held:

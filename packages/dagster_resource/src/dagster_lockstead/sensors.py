@@ -19,7 +19,10 @@ from dagster_lockstead.resource import checked_resource
 from dagster_lockstead.spec import LockSpec, refuse_template
 from lockstead.renewal import default_renew_every
 from lockstead.supervise import processes
+from lockstead.values import EXCLUSIVE, SHARED
+from lockstead.wrapping.locks import keeps_out, leases_of
 from lockstead.wrapping.messages import is_held
+from lockstead.wrapping.spec import check_choice
 
 if TYPE_CHECKING:
     from lockstead import LockInfo
@@ -44,6 +47,7 @@ def lock_free_sensor(
     target: Any,
     requests: Callable[[dagster.SensorEvaluationContext], Any] | None = None,
     resource: str = "lock",
+    mode: str = EXCLUSIVE,
     **more: Any,
 ) -> dagster.SensorDefinition:
     """Return a sensor that requests a run of its target when the lock is free, and otherwise reports the holder.
@@ -51,15 +55,18 @@ def lock_free_sensor(
     target: a job, its name, or assets. requests: called with the context when the lock is free; returns what a sensor
     may return: run requests or a SkipReason; without it one run is requested. While a run of this sensor is queued or
     in progress, nothing is requested: that run will acquire the lock. The run itself has to acquire it, with `@locked`
-    or `leased`. more: parameters of `dagster.sensor`.
+    or `leased`. mode: "shared" if the run is a reader: other readers then do not count. more:
+    parameters of `dagster.sensor`.
     """
     refuse_template(key, "give a callable of the sensor's context")
-    spec = LockSpec(key=key, resource=resource)
+    check_choice("mode", mode, (EXCLUSIVE, SHARED))
+    spec = LockSpec(key=key, resource=resource, mode=mode)
 
     def gate(context: dagster.SensorEvaluationContext) -> Any:
-        lock = checked_resource(resource, getattr(context.resources, resource)).lock(str(spec.named(context).key))
+        store = checked_resource(resource, getattr(context.resources, resource))
+        lock = store.lock(str(spec.named(context).key), mode=mode)
         held = lock.inspect()
-        if held is not None and not held.is_expired:
+        if keeps_out(lock, held):
             return dagster.SkipReason(is_held(lock.key, held))
         if run := _under_way(context.instance, name):
             return dagster.SkipReason(f"{lock.key!r} is free, and run {run}, which will acquire it, has not ended")
@@ -93,14 +100,19 @@ def stale_lock_sensor(
 
     def sweep(context: dagster.SensorEvaluationContext) -> dagster.SkipReason:
         locks = checked_resource(resource, getattr(context.resources, resource))
-        held = [one for one in locks.list() if names.run_of(one.owner) is not None and not one.is_expired]
+        leases = [one for held in locks.list() for one in leases_of(held)]
+        held = [one for one in leases if names.run_of(one.owner) is not None and not one.is_expired]
         ended = _ended(context.instance, {_run_of(one) for one in held}, time.time() - grace)
         left = [one for one in held if _run_of(one) in ended and (one.revoked_by is None or is_gone(one))]
         did = []
         for one in left[:AT_ONCE]:
             why = f"run {_run_of(one)} ended {ended[_run_of(one)]} and left it locked"
             broken = locks.lock(one.key).break_lease(
-                reason=why, by=f"dagster:{name}", now=is_gone(one), incarnation=one.incarnation
+                reason=why,
+                by=f"dagster:{name}",
+                now=is_gone(one),
+                incarnation=one.incarnation,
+                reader=None if one.registration is None else one,
             )
             if broken is not None:
                 verb = "removed" if broken.removed else "revoked"

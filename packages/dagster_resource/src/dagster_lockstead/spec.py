@@ -25,8 +25,8 @@ class LockSpec(LockSpecBase):
 
     key: the lock's name in its store, or a callable that returns it for the context. resource: the name of the
     `LockResource` in the definitions. ttl, timeout, purpose: None for the resource's value. on_unclean: what to do if
-    the previous holder did not end cleanly. key and purpose may be templates, as in "apt-{dist}"; is_named: they are
-    final, and braces have no meaning.
+    the previous holder did not end cleanly. key, purpose and mode may be templates, as in "apt-{dist}"; is_named: they
+    are final, and braces have no meaning.
     """
 
     key: str | Callable[[Any], str]
@@ -44,20 +44,23 @@ class LockSpec(LockSpecBase):
             _check_takes_context(self.key)
         if not isinstance(self.resource, str) or not self.resource.isidentifier():
             raise ValueError(f"resource must be the name of a resource, as in resource='lock', not {self.resource!r}")
-        self.complete()
+        templated = self._templates()
+        self.complete(is_mode_final="mode" not in templated)
         settings = self.settings
         if not self.is_named and isinstance(self.purpose, str):
             settings["purpose"] = templates.sample("purpose", self.purpose)
+        if "mode" in templated:
+            templates.sample("mode", str(settings.pop("mode")))
         Settings.make(**settings)
 
     @property
     def is_final(self) -> bool:
-        """Return whether key and purpose are final: neither is a template, and the key is not a callable."""
+        """Return whether key, purpose and mode are final: none is a template, and the key is not a callable."""
         return self.is_named or not (callable(self.key) or self._templates())
 
     @bears_interrupts
     def named(self, context: Any, values: Mapping[str, Any] = NOTHING) -> LockSpec:
-        """Return a copy with the final key and purpose for a context.
+        """Return a copy with the final key, purpose and mode for a context.
 
         values: the values for templates. Raises ValueError or TypeError, with one line, if there is no valid key.
         """
@@ -65,7 +68,13 @@ class LockSpec(LockSpecBase):
             return self
         said = {name: templates.rendered(name, text, values) for name, text in self._templates().items()}
         key = self._called(context) if callable(self.key) else said.get("key", self.key)
-        return replace(self, key=key, purpose=said.get("purpose", self.purpose), is_named=True)
+        return replace(
+            self,
+            key=key,
+            purpose=said.get("purpose", self.purpose),
+            mode=said.get("mode", self.mode),
+            is_named=True,
+        )
 
     def _called(self, context: Any) -> str:
         called = getattr(self.key, "__name__", type(self.key).__name__)
@@ -81,7 +90,7 @@ class LockSpec(LockSpecBase):
         return key
 
     def _templates(self) -> dict[str, str]:
-        texts = {} if self.is_named else {"key": self.key, "purpose": self.purpose}
+        texts = {} if self.is_named else {"key": self.key, "purpose": self.purpose, "mode": self.mode}
         return {name: text for name, text in texts.items() if isinstance(text, str) and templates.is_template(text)}
 
 

@@ -17,6 +17,7 @@ from dagster_lockstead.watching import Watch, is_ending
 from lockstead import Lease, LeaseLost, Lock, StoreError, nesting
 from lockstead.supervise.child_processes import ChildProcesses
 from lockstead.wrapping.acquiring import draw_token, give_back, marked, take_back_granted
+from lockstead.wrapping.locks import leases_of
 
 if TYPE_CHECKING:
     from dagster_lockstead.reporting import Reporter
@@ -99,6 +100,7 @@ class Section:
 
     def guest(self, lease: Lease) -> Lease:
         """Use the lease that the run holds in this process."""
+        acquiring.refuse_upgrade(self._lock, lease.mode)
         self._lease, self._is_guest = lease, True
         if not lease.is_held:
             raise errors.lost(lease.lost_error())
@@ -196,7 +198,10 @@ class Section:
             seen = self._lock.inspect()
         except StoreError:
             return False
-        return seen is None or seen.holder != lease.holder or seen.revoked_by is not None or seen.is_expired
+        own = next((one for one in leases_of(seen) if one.holder == lease.holder), None)
+        return (
+            seen is None or own is None or seen.revoked_by is not None or own.revoked_by is not None or own.is_expired
+        )
 
     def _say_lost(self, lease: Lease) -> None:
         if lease.lost_reason is not None:
