@@ -77,6 +77,31 @@ def test_the_acquired_where_is_the_line_of_the_call(url: str):
     assert str(publish()).rpartition(":")[0] == __file__
 
 
+def test_two_readers_overlap_and_a_writer_waits_for_both(url: str):
+    inside, over = threading.Barrier(3), threading.Event()
+    order: list[str] = []
+
+    @locked(url, mode="{how}")
+    def publish(how: str, dist: str = "apt") -> str:
+        if how == "shared":
+            inside.wait(60)
+            assert over.wait(60)
+        order.append(how)
+        return current_lease().mode
+
+    with ThreadPoolExecutor(3) as pool:
+        readers = [pool.submit(publish, "shared") for _ in range(2)]
+        inside.wait(60)
+        with pytest.raises(lockstead.NotAcquired):
+            lock(url).acquire(0)
+        writer = pool.submit(publish, "exclusive")
+        while (held := lock(url).inspect()) is None or held.wanted_by is None:
+            time.sleep(0.01)
+        over.set()
+        assert [one.result(60) for one in (*readers, writer)] == ["shared", "shared", "exclusive"]
+    assert order == ["shared", "shared", "exclusive"]
+
+
 def test_a_coroutine_holds_the_lock_while_it_runs(url: str):
     @locked(url)
     async def publish(dist: str = "apt") -> tuple[str, bool]:

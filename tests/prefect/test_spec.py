@@ -26,6 +26,13 @@ def test_a_value_is_no_more_than_a_piece_of_the_key(value: str):
     assert (named.lock or "").endswith("?ttl=9s")
 
 
+def test_the_mode_may_be_a_template_and_is_checked_when_it_is_known():
+    spec = LockSpec(lock="memory:x#apt", mode="{how}")
+    assert spec.named({"how": "shared"}).settings == {"mode": "shared"}
+    with pytest.raises(ValueError, match="mode must be 'exclusive' or 'shared', not 'write'"):
+        spec.named({"how": "write"})
+
+
 def test_what_is_named_is_no_template_any_more():
     named = LockSpec(block="{name}", purpose="{name}").named({"name": "{odd}"})
     assert named.named({}) is named
@@ -69,6 +76,7 @@ def test_only_what_was_given_overrides_the_url():
         ({"block": "prod", "timeout": "soon"}, "timeout 'soon' is not a duration"),
         ({"block": "prod", "timeout": -1}, "timeout must be a finite, non-negative duration"),
         ({"block": "prod", "on_unclean": "ignore"}, "on_unclean must be 'warn' or 'fail', not 'ignore'"),
+        ({"block": "prod", "mode": "Shared"}, "mode must be 'exclusive' or 'shared', not 'Shared'"),
         ({"block": "prod", "waiting": "elsewhere"}, "waiting must be 'in_process' or 'reschedule'"),
         ({"lock": "memory:x#{dist"}, "not a valid template"),
         ({"lock": "memory:x#{}"}, "{} names nothing"),

@@ -13,6 +13,7 @@ from typing import Any
 
 from lockstead import AsyncLease, AsyncLock
 from lockstead.wrapping.aio_acquiring import give_back, unclean_before
+from lockstead.wrapping.locks import keeps_out
 from prefect_lockstead import reentrancy, run_context
 from prefect_lockstead.awaiting import LOSS_SIGNS, find_lock
 from prefect_lockstead.places import Place
@@ -72,6 +73,6 @@ async def _acquired(lock: AsyncLock, spec: LockSpec, held_key: str | None) -> As
         return await aio_waiting.acquire(lock, spec, held_key)
     if spec.waiting == "reschedule":
         raise ValueError("waiting='reschedule' needs a run of a deployment, and there is no run of Prefect here")
-    if held_key is not None and spec.timeout != 0 and await lock.inspect() is not None:
+    if held_key is not None and spec.timeout != 0 and keeps_out(lock, await lock.inspect()):
         warn_held_other(lock.key, spec, held_key)
     return await lock.acquire(spec.timeout)

@@ -43,6 +43,7 @@ def locked(
     on_unclean: OnUnclean = "warn",
     waiting: Waiting = "in_process",
     labels: Mapping[str, str] | None = None,
+    mode: str | None = None,
 ) -> Callable[[T], T]:
     """Hold a lock while a function, a flow or a task runs; above or below `@flow` and `@task` alike.
 
@@ -61,6 +62,7 @@ def locked(
         on_unclean=on_unclean,
         waiting=waiting,
         labels=labels or {},
+        mode=mode,
     )
     return functools.partial(_with_lock, spec=spec)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from lockstead import Lease, Lock
 from lockstead.wrapping.acquiring import give_back, unclean_before
+from lockstead.wrapping.locks import keeps_out
 from prefect_lockstead import reentrancy, run_context
 from prefect_lockstead.blocking import LOSS_SIGNS, find_lock
 from prefect_lockstead.places import Place
@@ -73,6 +74,6 @@ def _acquired(lock: Lock, spec: LockSpec, held_key: str | None) -> Lease:
         return waiting.acquire(lock, spec, held_key)
     if spec.waiting == "reschedule":
         raise ValueError("waiting='reschedule' needs a run of a deployment, and there is no run of Prefect here")
-    if held_key is not None and spec.timeout != 0 and lock.inspect() is not None:
+    if held_key is not None and spec.timeout != 0 and keeps_out(lock, lock.inspect()):
         warn_held_other(lock.key, spec, held_key)
     return lock.acquire(spec.timeout)

@@ -16,7 +16,7 @@ from lockstead.wrapping.spec import LockSpecBase, check_choice, check_text
 
 Waiting = Literal["in_process", "reschedule"]
 
-TEXTS: Final = ("lock", "block", "purpose")
+TEXTS: Final = ("lock", "block", "purpose", "mode")
 """The parameters that may be templates."""
 
 
@@ -24,11 +24,11 @@ TEXTS: Final = ("lock", "block", "purpose")
 class LockSpec(LockSpecBase):
     """The parameters of one lock of a flow or task. Invalid ones raise ValueError or TypeError, with one line.
 
-    Durations become seconds. lock: the lock's URL, without a password; or block: the name of a saved block. Both, and
-    purpose, may be templates of the parameters. ttl None: the URL's or the block's value, or 300 s. timeout None: wait
-    forever. on_unclean: what to do if the previous lease did not end cleanly. waiting: in the process, or without a
-    worker slot, which needs a deployment. labels are stored with the lock and shown to waiters. is_named: its templates
-    are rendered.
+    Durations become seconds. lock: the lock's URL, without a password; or block: the name of a saved block. Both,
+    purpose and mode may be templates of the parameters. ttl None: the URL's or the block's value, or 300 s. timeout
+    None: wait forever. on_unclean: what to do if the previous lease did not end cleanly. waiting: in the process, or
+    without a worker slot, which needs a deployment. labels are stored with the lock and shown to waiters. is_named: its
+    templates are rendered.
     """
 
     lock: str | None = None
@@ -39,7 +39,7 @@ class LockSpec(LockSpecBase):
     def __post_init__(self) -> None:
         """Check everything that is known at import time, and convert durations to seconds."""
         _check_name(self)
-        self.complete()
+        self.complete(is_mode_final=self.is_named or not templates.is_template(self.mode or ""))
         check_choice("waiting", self.waiting, ("in_process", "reschedule"))
         object.__setattr__(self, "labels", dict(_checked_settings(self).labels))
 
@@ -65,7 +65,7 @@ class LockSpec(LockSpecBase):
             return self
         if self.lock is not None and templates.is_template(self.lock):
             said["lock"] = templates.rendered_url(self.lock, parameters)
-        for name in ("block", "purpose"):
+        for name in ("block", "purpose", "mode"):
             text = getattr(self, name)
             if text is not None and templates.is_template(text):
                 said[name] = templates.rendered(name, text, parameters)
@@ -103,6 +103,7 @@ def _checked_settings(spec: LockSpec) -> Settings:
     if not spec.is_named:
         spec.names  # noqa: B018 - it raises for a template that cannot be read
         url = None if url is None else templates.sample_url(url)
-        if templates.is_template(spec.purpose or ""):
-            del settings["purpose"]
+        for name in ("purpose", "mode"):
+            if templates.is_template(getattr(spec, name) or ""):
+                del settings[name]
     return Settings.make(**settings) if url is None else Lock(url, **settings).settings
