@@ -132,6 +132,7 @@ def bodies(context: Any) -> dict[str, Any]:
         "skip": skip,
         "defer": defer,
         "sleep": lambda: time.sleep(60),
+        "outlast": lambda: [time.sleep(TTL_OF_WHAT_IS_LOST + 2), look(context)][1],
         "asyncio": lambda: asyncio.run(asyncio.sleep(60)),
         "bash": bash,
         "swallow-return": swallow_and_return,
@@ -149,8 +150,9 @@ def main() -> None:
         print(f"child {child.pid}", flush=True)
         child.wait()
         return
-    ttl = TTL_OF_WHAT_IS_LOST if fate == "lost" else TTL
-    lock = lockstead.Lock(url, ttl=ttl, owner="airflow:dag/run/group/-1")
+    ttl = TTL_OF_WHAT_IS_LOST if fate in ("lost", "shared") else TTL
+    mode = "shared" if fate == "shared" else "exclusive"
+    lock = lockstead.Lock(url, ttl=ttl, owner="airflow:dag/run/group/-1", mode=mode)
     lease = lock.acquire(timeout=10)
     token = lease.sequencer().token
     ticket = lease.detach()
@@ -165,7 +167,7 @@ def main() -> None:
     context: dict[str, Any] = {"ti": TaskInstance(acquired), "where": url}
     if fate == "renamed":  # a template that renders otherwise than when the lock was acquired
         context["where"] = f"{url}-renamed"
-    spec = LockSpec(lock="{{ where }}", ttl=ttl, keeper=False, on_stale_lease=stale or "fail")
+    spec = LockSpec(lock="{{ where }}", ttl=ttl, keeper=False, on_stale_lease=stale or "fail", mode=mode)
     killed: list[int] = []
     began = threading.Event()
     over: list[str] = []
@@ -186,6 +188,12 @@ def main() -> None:
         first, second = (lockstead.Lock(url, ttl=ttl, owner=f"airflow:dag/run/{name}/-1/1") for name in ("first", "b"))
         upstream, beside = first.attach(ticket), second.attach(ticket)
         Task.log.addFilter(WhenItWaits(lambda: (over.append("first"), upstream.release())))
+    if fate == "shared":  # a writer waits before the body begins
+        writer = lockstead.Lock(url, owner="writer")
+        writing = threading.Thread(target=lambda: over.append(writer.acquire(90).holder), daemon=True)
+        writing.start()
+        while getattr(lock.inspect(), "wanted_by", None) is None:
+            time.sleep(0.05)
     if fate == "lost":
         threading.Thread(target=take_away, daemon=True).start()
     began_at = time.monotonic()
@@ -200,6 +208,8 @@ def main() -> None:
             "message": str(error),
             "final": isinstance(error, compat.AirflowFailException),
         }
+    if fate == "shared":
+        said["written"] = [len(over), lock.release(ticket), writing.join(90), len(over)]
     said |= {
         "asked_elsewhere": bool(select.select([listener], [], [], 0)[0]),
         "took": time.monotonic() - began_at,

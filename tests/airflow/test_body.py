@@ -139,6 +139,14 @@ def test_an_exception_under_a_held_lease_is_the_tasks_result(bodies: Bodies, sce
     assert told.said["killed"] == 0
 
 
+def test_a_readers_body_begins_although_a_writer_waits_and_its_ticket_outlives_it(bodies: Bodies):
+    told = bodies("outlast+shared")
+    token = told.said["acquired"]["token"]
+    assert told.said["gave"] == {"token": token, "sequencer": f"{token}:shared:apt", "is_member": True, "key": "apt"}
+    # the writer waits until the ticket is released, which nobody else has renewed for longer than the ttl
+    assert told.said["written"] == [0, True, None, 1]
+
+
 def test_a_body_waits_for_a_live_upstream_body_only(bodies: Bodies):
     told = bodies("look+behind")
     assert told.said["gave"]

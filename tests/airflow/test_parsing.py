@@ -75,6 +75,8 @@ REFUSED = {
     ),
     "bad_choice": (GROUP.format("lock=URL, on_stale_lease='no'"), "'g': on_stale_lease must be 'fail' or 'reacquire'"),
     "bad_unclean": (GROUP.format("lock=URL, on_unclean='no'"), "'g': on_unclean must be 'warn' or 'fail', not 'no'"),
+    "bad_mode": (GROUP.format("lock=URL, mode='Shared'"), "'g': mode must be 'exclusive' or 'shared', not 'Shared'"),
+    "mode_template": (GROUP.format("lock=URL, mode='{{ ds'"), "'g': mode='{{ ds' is not a valid template"),
     "bad_keeper": (GROUP.format("lock=URL, keeper='no'"), "'g': keeper must be True or False, not 'no'"),
     "bad_labels": (GROUP.format("lock=URL, labels={'a': 1}"), "LockedTaskGroup 'g': labels must map text to text"),
     "bad_key": (GROUP.format("key='a\\nb'"), "LockedTaskGroup 'g': the key 'a\\nb' has control or unprintable"),

@@ -61,6 +61,25 @@ def test_a_thousand_waiters_send_few_requests_and_are_granted(
     assert seen["took"] < 30
 
 
+def test_readers_are_granted_together_and_a_writer_waits_for_all(waiters: Waiters):
+    seen = waiters("shared")
+    assert len(set(seen["tokens"])) == 1
+    assert (seen["mode"], seen["beside"], seen["free"], seen["keeper"]) == ("shared", "free", "free", "ended")
+    # a retry of a reader is another reader
+    assert seen["released"] == [True, True, True]
+    assert seen["kept_out"]
+    assert seen["waited"]
+    assert seen["grows"]
+
+
+def test_a_reader_that_refuses_an_unclean_end_ends_no_other_reader(waiters: Waiters):
+    seen = waiters("refused_reader")
+    told = "the lease of 'who died' on 'apt' ended REVOKED"
+    assert seen["failed"].startswith(f"lockstead: {told}")
+    assert (seen["readers"], seen["left"] > 0) == (1, True)
+    assert told in seen["again"]
+
+
 def test_an_unused_grant_survives_cleanup_until_its_ttl(waiters: Waiters):
     seen = waiters("unconsumed")
     assert seen["held_after_cleanup"]

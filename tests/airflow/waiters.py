@@ -102,6 +102,66 @@ async def many(url: str) -> dict[str, Any]:
     }
 
 
+async def shared(url: str) -> dict[str, Any]:
+    """Readers are granted together; a writer waits for both, and who waits for a writer's turn with it."""
+    log, lock = logging.getLogger("task"), lockstead.AsyncLock(url, ttl=TTL)
+    spec = LockSpec(lock=url, ttl=120.0, keeper=False, mode="shared")
+
+    def reader(owner: str) -> triggers.WaitTrigger:
+        made = triggers.WaitTrigger(triggers.plain(spec), owner, time.time())
+        return triggers.WaitTrigger(**json.loads(json.dumps(made.serialize()[1])))
+
+    tries = [await fired(reader("airflow:d/r/mine/-1")) for _ in range(2)]
+    at_once = await asyncio.to_thread(acquiring.at_once, spec, "airflow:d/r/mine/-1", log)
+    assert at_once is not None
+    free = [
+        asyncio.create_task(fired(triggers.FreeTrigger(triggers.plain(replace(spec, mode=mode)))))
+        for mode in ("shared", "exclusive")
+    ]
+    beside = await asyncio.wait_for(free[0], 20)
+    keeper = asyncio.create_task(triggers.KeepTrigger(triggers.plain(spec), tries[0]["ticket"])._kept())
+    writer = asyncio.create_task(fired(waiter(url, "airflow:d/r/writer/-1")))
+    while (held := await lock.inspect()) is None or held.wanted_by is None:  # noqa: ASYNC110 - no event tells it
+        await asyncio.sleep(0.05)
+    kept_out = await asyncio.to_thread(acquiring.at_once, spec, "airflow:d/r/late/-1", log)
+    waited = not writer.done() and not free[1].done()
+    released = [await lock.release(one) for one in (tries[0]["ticket"], tries[1]["ticket"], at_once.ticket)]
+    granted = await asyncio.wait_for(writer, 60)
+    await lock.release(granted["ticket"])
+    return {
+        "tokens": [one["token"] for one in tries] + [at_once.token],
+        "mode": at_once.mode,
+        "beside": beside["state"],
+        "kept_out": kept_out is None,
+        "waited": waited,
+        "released": released,
+        "keeper": (await asyncio.wait_for(keeper, 60))["state"],
+        "free": (await asyncio.wait_for(free[1], 60))["state"],
+        "grows": granted["token"] > at_once.token,
+    }
+
+
+async def refused_reader(url: str) -> dict[str, Any]:
+    """A reader that must fail after an unclean end leaves the other readers, and the next holder is told as well."""
+    log, lock = logging.getLogger("task"), lockstead.AsyncLock(url, ttl=TTL, owner="who died")
+    await lock.acquire(timeout=5)
+    await lock.break_lease(reason="a test", now=True)
+    spec = LockSpec(lock=url, ttl=120.0, keeper=False, mode="shared", on_unclean="fail")
+    other = await lockstead.AsyncLock(url, ttl=120.0, mode="shared").acquire(timeout=5)
+    grant = await asyncio.to_thread(acquiring.at_once, spec, "airflow:d/r/mine/-1", log)
+    assert grant is not None
+    failed = ""
+    try:
+        await asyncio.to_thread(acquiring.judge, spec, "airflow:d/r/mine/-1", grant, log)
+    except compat.AirflowFailException as error:
+        failed = str(error)
+    held = await lock.inspect()
+    left = await other.renew()
+    again = await asyncio.to_thread(acquiring.at_once, spec, "airflow:d/r/mine/-1", log)
+    assert again is not None
+    return {"failed": failed, "readers": held and len(held.readers), "left": left, "again": again.unclean}
+
+
 async def unconsumed(url: str) -> dict[str, Any]:
     """A grant whose event nobody takes: cleanup gives nothing back, and its ttl frees it."""
     trigger = waiter(url, "airflow:d/r/first/-1")

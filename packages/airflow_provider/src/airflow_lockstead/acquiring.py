@@ -15,8 +15,9 @@ from airflow_lockstead import compat, connection, errors, grants, unbegun
 from airflow_lockstead.grants import Grant
 from airflow_lockstead.names import Attempt
 from airflow_lockstead.spec import LockSpec
-from lockstead.values import LeaseTicket
+from lockstead.values import SHARED, LeaseTicket
 from lockstead.wrapping.acquiring import give_back, look, token_of, unclean_before
+from lockstead.wrapping.locks import keeps_out
 from lockstead.wrapping.messages import may_need_repair, waiting_for
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def at_once(spec: LockSpec, owner: str, log: Log, me: Attempt | None = None) -> 
     # the record of an earlier try of this task may say that the lease before it ended unclean
     earlier = look(lock, log) if spec.on_unclean == "fail" else None
     try:
-        lease = lock.try_acquire(reclaim=True)
+        lease = lock.try_acquire(reclaim=connection.reclaims(lock))
     except (lockstead.StoreUnavailable, lockstead.OutcomeUnknown) as error:
         log.info("not acquired at once: %s", error)
         return None
@@ -82,10 +83,10 @@ def inline(spec: LockSpec, owner: str, log: Log, why: str = INLINE_DEFAULT, me: 
     began_at = time.time()
     lock = spec.checked(connection.lock(spec, owner))
     held = look(lock, log)
-    if held is not None and held.owner != owner:
+    if held is not None and held.owner != owner and keeps_out(lock, held):
         log.info("%s; waiting in this process, because %s", waiting_for(lock.key, held), why)
     try:
-        lease = lock.acquire(spec.timeout, reclaim=True)
+        lease = lock.acquire(spec.timeout, reclaim=connection.reclaims(lock))
     except lockstead.NotAcquired as error:
         raise errors.NotAcquired(str(error)) from error
     return _handed_on(lock, lease, time.time() - began_at, owner, held, log, me)
@@ -163,7 +164,10 @@ def judge(spec: LockSpec, owner: str, grant: Grant, log: Log) -> None:
     lock, ticket = connection.lock(spec, owner), LeaseTicket.parse(grant.ticket)
     left = ""
     try:
-        lock.break_lease(reason=grant.unclean, by=ticket.holder, now=True, incarnation=ticket.incarnation)
+        if ticket.mode == SHARED:
+            lock.release(ticket)  # the group of readers still informs the next holder
+        else:
+            lock.break_lease(reason=grant.unclean, by=ticket.holder, now=True, incarnation=ticket.incarnation)
     except Exception as error:  # noqa: BLE001 - the task fails in any case, with the reason in its message
         left = f"; the lock is left to expire ({error})"
     raise compat.AirflowFailException(

@@ -21,6 +21,7 @@ from airflow_lockstead.names import Attempt
 from airflow_lockstead.outcomes import Becomes, Kind, Leaving, becomes, leaving
 from airflow_lockstead.spec import LockSpec, Section
 from airflow_lockstead.watchdog import Limits, Watchdog
+from lockstead.values import EXCLUSIVE
 from lockstead.wrapping.acquiring import token_of
 from lockstead.wrapping.leaving import call_within
 
@@ -50,8 +51,8 @@ class InForce:
     @classmethod
     def of(cls, grant: Grant) -> InForce:
         """Return the context variable for a grant."""
-        mode = lockstead.LeaseTicket.parse(grant.ticket).mode  # a reader's sequencer must not admit a writer
-        sequencer = None if grant.token is None else lockstead.Sequencer(grant.key, grant.token, mode)
+        # of its mode: a reader\'s sequencer must not admit a writer
+        sequencer = None if grant.token is None else lockstead.Sequencer(grant.key, grant.token, grant.mode)
         return cls(grant.key, grant.holder, grant.token, sequencer)
 
 
@@ -285,7 +286,7 @@ def _called(visit: _Visit, grant: Grant, lease: Lease, call: Callable[[], Any]) 
         leave=lambda code: _leave(visit, grant, lease, code),
     )
     try:
-        with lease, watchdog:
+        with lease, watchdog, _introducing(visit, grant, lease):
             lease.on_lost(lambda: watchdog.lost(_why(lease)))
             try:
                 with _guard(lease):
@@ -299,6 +300,37 @@ def _called(visit: _Visit, grant: Grant, lease: Lease, call: Callable[[], Any]) 
     except lockstead.LeaseLost as error:
         lost = lost or error
     return _Outcome(_kind(raised), result, raised, lost)
+
+
+@contextmanager
+def _introducing(visit: _Visit, grant: Grant, lease: Lease) -> Iterator[None]:
+    """Renew the reader that made the ticket while a body works: later tasks join by it, even if a writer waits.
+
+    The members of an exclusive lease renew it anyway.
+    """
+    if not lease.is_member or lease.mode == EXCLUSIVE:
+        yield
+        return
+    is_over = threading.Event()
+    lock = connection.lock(visit.spec, visit.me.member)
+    words = (lock, grant.ticket, is_over, visit.task.log)
+    threading.Thread(target=_renew_until, args=words, name="lockstead-introducing", daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
+
+
+def _renew_until(lock: Lock, ticket: str, is_over: threading.Event, log: Any) -> None:
+    every = lock.settings.for_ttl(lockstead.LeaseTicket.parse(ticket).ttl).renew_every
+    while not is_over.wait(every):
+        try:
+            lock.renew(ticket)
+        except lockstead.LeaseLost as lost:
+            log.info("no other task can join by this ticket any more: %s", lost)
+            return
+        except lockstead.StoreError as error:
+            log.info("the ticket was not renewed, trying again: %s", error)
 
 
 def _leave(visit: _Visit, grant: Grant, lease: Lease, code: int) -> None:

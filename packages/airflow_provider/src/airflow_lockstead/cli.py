@@ -23,6 +23,7 @@ def get_lockstead_cli_commands() -> list[Any]:
     reason = Arg(("--reason",), help="The reason, for the holder and the history", required=True)
     by = Arg(("--by",), help="Who breaks it; by default user@host", default=None)
     now = Arg(("--now",), help="Remove it at once, even if its holder still works under it", action="store_true")
+    reader = Arg(("--reader",), help="Break the lease of this reader of a shared lock alone", default=None)
     yes = Arg(("-y", "--yes"), help="Do not ask", action="store_true")
     return [
         GroupCommand(
@@ -37,7 +38,7 @@ def get_lockstead_cli_commands() -> list[Any]:
                     "break",
                     "Revoke the lease of a lock; adds an audit entry",
                     break_lease,
-                    (key, conn_id, url, reason, by, now, yes, json),
+                    (key, conn_id, url, reason, by, now, reader, yes, json),
                 ),
             ),
         )
@@ -59,6 +60,7 @@ def break_lease(args: Any) -> None:
     words = ["--reason", args.reason]
     words += ["--by", args.by] if args.by else []
     words += ["--now"] if args.now else []
+    words += ["--reader", args.reader] if args.reader else []
     words += ["--yes"] if args.yes else []
     _call(args, "break", args.key, *words, json=args.json)
 

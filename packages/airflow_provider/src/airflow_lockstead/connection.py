@@ -266,6 +266,11 @@ async def async_lock(spec: LockSpec, owner: str | None = None) -> AsyncLock:
     return AsyncLock(_url(spec, place), client=place.client if place else None, **_settings(spec, owner))
 
 
+def reclaims(lock: Lock | AsyncLock) -> bool:
+    """Return whether a retry takes over the lease of an earlier try. That of a reader expires: it blocks no reader."""
+    return lock.settings.mode == "exclusive"
+
+
 def client(conn_id: str) -> Client:
     """Open the store of a connection, with a separate keeper; the caller must close it."""
     from lockstead import connect

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from lockstead import NotAcquired, StoreRefused
+from lockstead import LeaseTicket, NotAcquired, StoreRefused
 
 if TYPE_CHECKING:
-    from lockstead import LeaseTicket, LockInfo
+    from lockstead import LockInfo
     from lockstead.unclean import Unclean
 
 GRANTED: Final = "granted"
@@ -34,6 +34,11 @@ class Grant:
     holder: str
     waited: float = 0.0
     unclean: str | None = None
+
+    @property
+    def mode(self) -> str:
+        """Return the mode of the lease."""
+        return LeaseTicket.parse(self.ticket).mode
 
     @property
     def xcom(self) -> dict[str, Any]:

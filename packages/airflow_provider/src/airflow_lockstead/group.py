@@ -50,6 +50,7 @@ class _Locking:
         on_stale_lease: OnStaleLease = "fail",
         on_unclean: OnUnclean = "warn",
         labels: Mapping[str, str] | None = None,
+        mode: str | None = None,
         acquire_args: Mapping[str, Any] | None = None,
         release_args: Mapping[str, Any] | None = None,
         keeper_args: Mapping[str, Any] | None = None,
@@ -69,6 +70,7 @@ class _Locking:
                 on_stale_lease=on_stale_lease,
                 on_unclean=on_unclean,
                 labels=labels or {},
+                mode=mode,
             )
             check_keeper(spec, config.KEEPER_TTL_MIN.value)
         # the grid view shows the tooltip of a group
@@ -206,6 +208,9 @@ class LockedTaskGroup(_Locking, TaskGroup):  # type: ignore[misc]  # the base cl
     parameters are those of `LockSpec` or of Airflow's TaskGroup. acquire_args, release_args and keeper_args are passed
     to the acquire, release and keeper tasks. Invalid arguments raise ValueError or TypeError, with one line, when the
     file is parsed.
+
+    With mode="shared" each task is a reader in its own right. A writer that waits lets the tasks of the group begin, by
+    the ticket, until the group is released.
 
     There may be pauses between the tasks. A task that is cleared alone after the release finds no lease: see
     `on_stale_lease`.

@@ -51,6 +51,7 @@ class _LockOperator(RendersLock, compat.BaseOperator):  # type: ignore[misc]  # 
         expected: Duration | None = None,
         on_unclean: OnUnclean = "warn",
         labels: Mapping[str, str] | None = None,
+        mode: str | None = None,
         spec: LockSpec | None = None,
         **kwargs: Any,
     ) -> None:
@@ -69,17 +70,19 @@ class _LockOperator(RendersLock, compat.BaseOperator):  # type: ignore[misc]  # 
             "expected": expected,
             "on_unclean": None if on_unclean == "warn" else on_unclean,
             "labels": labels,
+            "mode": mode,
         }
         if spec is not None:
             _check_alone(self.task_id, words, kwargs.get("default_args") or {})
         given: dict[str, Any] = {NAMES.get(name, name): word for name, word in words.items() if word is not None}
         spec = spec or LockSpec(**{**given, "on_unclean": on_unclean, "keeper": False})
-        lock, key, lockstead_conn_id, purpose = spec.lock, spec.key, spec.conn_id, spec.purpose
+        lock, key, lockstead_conn_id, purpose, mode = spec.lock, spec.key, spec.conn_id, spec.purpose, spec.mode
         self._spec = spec
         self.lock = lock
         self.key = key
         self.lockstead_conn_id = lockstead_conn_id
         self.purpose = purpose
+        self.mode = mode
 
     @property
     def spec(self) -> LockSpec:
@@ -111,6 +114,8 @@ class AcquireLockOperator(_LockOperator):
     :param expected: how long the work should take; after that it counts as overdue.
     :param on_unclean: what to do if the previous holder did not end cleanly: "warn" or "fail".
     :param labels: texts that are stored in the record of the lock.
+    :param mode: "exclusive", or "shared" for a reader. A retry of a reader acquires again, and its earlier lease
+        expires. (templated)
     :param deferrable: wait in the triggerer; if False, in the worker slot.
     :param scope: for a group: the group's id, from which the owner's name is made.
     :param spec: for a group: the lock, defined once for all of its tasks.
@@ -238,8 +243,10 @@ class ReleaseLockOperator(_FromAcquire):
     def _wait_for_the_living(self, lock: Lock, grant: Grant) -> None:
         """Wait for the live members before the release begins: from then on they can no longer renew."""
         from airflow_lockstead import liveness
-        from lockstead.values import seconds
+        from lockstead.values import SHARED, LeaseTicket, seconds
 
+        if LeaseTicket.parse(grant.ticket).mode == SHARED:
+            return  # its members are readers in their own right
         working = [one.owner for one in lock.members(grant.ticket) if not one.is_expired]
         if not working:
             return

@@ -17,7 +17,7 @@ from lockstead.wrapping.spec import LockSpecBase, check_choice, check_text
 
 DEFAULT_CONN_ID: Final = "lockstead_default"
 
-NAMES: Final = {"lock": "lock", "key": "key", "lockstead_conn_id": "conn_id", "purpose": "purpose"}
+NAMES: Final = {"lock": "lock", "key": "key", "lockstead_conn_id": "conn_id", "purpose": "purpose", "mode": "mode"}
 """The parameters that may be templates: the name that DAG files use, and the field of `LockSpec`."""
 
 WHICH: Final = ("lock", "key", "lockstead_conn_id")
@@ -44,7 +44,7 @@ class LockSpec(LockSpecBase):
     """The parameters of one lock in a DAG. Invalid ones raise ValueError or TypeError, with one line.
 
     Durations become seconds. lock: the lock's URL; or key with conn_id, the connection that names its store; lock, key,
-    conn_id and purpose may be templates. ttl None: the URL's value, or 300 s. timeout None: wait forever. keeper:
+    conn_id, purpose and mode may be templates. ttl None: the URL's value, or 300 s. timeout None: wait forever. keeper:
     whether a deferred task renews between the tasks. on_stale_lease: what a member does that starts after its lease is
     gone. on_unclean: what acquire does if the previous holder did not end cleanly.
     """
@@ -58,7 +58,7 @@ class LockSpec(LockSpecBase):
     def __post_init__(self) -> None:
         """Check everything that is known when the file is parsed, and convert durations to seconds."""
         _check_name(self)
-        self.complete()
+        self.complete(is_mode_final=not is_template(self.mode or ""))
         check_choice("on_stale_lease", self.on_stale_lease, ("fail", "reacquire"))
         if not isinstance(self.keeper, bool):
             raise TypeError(f"keeper must be True or False, not {self.keeper!r}")
@@ -160,8 +160,9 @@ def _check_name(spec: LockSpec) -> None:
 def _checked_settings(spec: LockSpec) -> Settings:
     """Return the settings of the URL and the spec, checked together. Opens nothing, and imports no client library."""
     settings = spec.settings
-    if is_template(settings.get("purpose") or ""):
-        del settings["purpose"]
+    for name in ("purpose", "mode"):
+        if is_template(settings.get(name) or ""):
+            del settings[name]
     if spec.lock is None or is_template(spec.lock):
         return Settings.make(**settings)
     checked = Lock(spec.lock, **settings).settings

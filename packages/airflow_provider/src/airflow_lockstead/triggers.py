@@ -19,6 +19,7 @@ from airflow_lockstead import compat, connection, grants, unbegun
 from airflow_lockstead.sharing import Shared
 from airflow_lockstead.spec import LockSpec
 from lockstead.wrapping.aio_acquiring import give_back, token_of, unclean_before
+from lockstead.wrapping.locks import keeps_out, leases_of
 from lockstead.wrapping.messages import is_held, waiting_for
 
 if TYPE_CHECKING:
@@ -90,15 +91,16 @@ class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # the base class i
         # a note of an earlier try of this task is in the current record, maybe not yet in a shared earlier read
         held = await _look(spec, lock, afresh=spec.on_unclean == "fail")
         lease = None
-        if held is not None and held.owner == self.owner:
+        reclaim = connection.reclaims(lock)
+        if reclaim and held is not None and held.owner == self.owner:
             # the lease is of an earlier try, or of this trigger before its triggerer died; in the local queue this
             # waiter could be behind one that waits for that same lease
             lease = await lock.try_acquire(reclaim=True)
         if lease is None:
-            if held is not None and held.owner != self.owner:
+            if held is not None and held.owner != self.owner and keeps_out(lock, held):
                 self.log.info("%s", waiting_for(lock.key, held))
             left = None if self.gives_up_at is None else max(0.0, self.gives_up_at - time.time())
-            lease = await lock.acquire(left, reclaim=True)
+            lease = await lock.acquire(left, reclaim=reclaim)
         try:
             token, before = await token_of(lease), await unclean_before(lock, lease, self.log, own=self.owner)
             told = grants.unclean_of(before, self.owner, held)
@@ -202,7 +204,7 @@ class KeepTrigger(compat.BaseTrigger):  # type: ignore[misc]  # the base class i
             except Exception:  # noqa: BLE001, S112 - an unreadable record must not end the renewals
                 continue  # the next renewal reports it
             # not only if it is free: the next waiter may hold it already
-            if held is None or held.holder != holder:
+            if all(one.holder != holder for one in leases_of(held)):
                 return
 
 
@@ -230,7 +232,7 @@ class FreeTrigger(compat.BaseTrigger):  # type: ignore[misc]  # the base class i
         spec = LockSpec(**self.spec)
         lock = await connection.async_lock(spec)
         held = await _look(spec, lock)
-        if held is not None:
+        if keeps_out(lock, held):
             self.log.info("%s", waiting_for(lock.key, held))
         # even if no time is left, one read needs some
         left = None if self.gives_up_at is None else max(LOOK_MIN, self.gives_up_at - time.time())
@@ -275,5 +277,5 @@ async def _detached(lock: AsyncLock, lease: AsyncLease, told: str | None) -> Lea
         raise
 
 
-def _which(spec: LockSpec) -> tuple[str | None, str | None, str | None]:
-    return spec.lock, spec.key, spec.conn_id
+def _which(spec: LockSpec) -> tuple[str | None, ...]:
+    return spec.lock, spec.key, spec.conn_id, spec.mode

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import lockstead
 from airflow_lockstead import compat
+from lockstead.values import SHARED
 
 if TYPE_CHECKING:
     import logging
@@ -51,9 +52,9 @@ async def _give_back(lock: AsyncLock, grant: Grant) -> bool:
 
     If the lease before it ended unclean, it is broken instead, so that the next holder is informed too.
     """
-    if grant.unclean is None:
-        return await lock.release(grant.ticket)
     said = lockstead.LeaseTicket.parse(grant.ticket)
+    if grant.unclean is None or said.mode == SHARED:
+        return await lock.release(said)  # a group of readers still informs the next holder
     broken = lock.break_lease(reason=grant.unclean, by=said.holder, now=True, incarnation=said.incarnation)
     return await broken is not None
 
@@ -75,12 +76,13 @@ async def _watch(lock: AsyncLock, grant: Grant, task: Mapping[str, Any], log: lo
 
 
 async def _is_settled(lock: AsyncLock, grant: Grant, log: logging.Logger) -> bool:
-    """Release a grant without members; True if nothing is left to do."""
-    held = await lock.inspect()
-    if held is None or held.holder != grant.holder:
-        return True
-    if any(not one.is_expired for one in await lock.members(grant.ticket)):
-        return True  # its body has begun, and the release or the ttl ends the lease
+    """Release a grant without members; True if nothing is left to do. The bodies of readers do not need it."""
+    if lockstead.LeaseTicket.parse(grant.ticket).mode != SHARED:
+        held = await lock.inspect()
+        if held is None or held.holder != grant.holder:
+            return True
+        if any(not one.is_expired for one in await lock.members(grant.ticket)):
+            return True  # its body has begun, and the release or the ttl ends the lease
     try:
         if await _give_back(lock, grant):
             log.warning("the task ended before its body began: %r is released", grant.key)
