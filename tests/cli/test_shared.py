@@ -147,6 +147,14 @@ def test_break_of_a_shared_lock_breaks_all_readers(shell: Shell) -> None:
     assert shell.run("acquire", "--timeout", "0", shell.url()).code == 0
 
 
+def test_a_permit_is_no_reader(files: Shell) -> None:
+    files.run("run", "-n", "2", "--shared", files.url(), "--", "true").fails(
+        64, "the permits of a semaphore are exclusive"
+    )
+    words = ("--reason", "stuck", "--yes", "--slot", "0", "--reader", "ci/1/x")
+    files.run("break", files.url(), *words).fails(64, "--slot is for a semaphore, --reader for a shared lock")
+
+
 def test_a_reader_of_an_exclusive_lock_is_not_found(files: Shell) -> None:
     ticket = files.hold(owner="ci/1")
     files.run("break", files.url(), "--reason", "stuck", "--yes", "--reader", name_of(ticket)).fails(

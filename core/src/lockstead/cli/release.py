@@ -10,7 +10,7 @@ import click
 from lockstead.cli.exits import Exit, Failed
 from lockstead.cli.options import as_json, opened, ticket_and_store, ticket_at, time_option
 from lockstead.cli.output import out, out_json
-from lockstead.values import EXCLUSIVE
+from lockstead.values import SHARED
 
 if TYPE_CHECKING:
     from lockstead.lock import Client
@@ -67,7 +67,7 @@ def _raise_not_released(client: Client, parsed: LeaseTicket) -> None:
     from lockstead.operations import PLAIN, LockOperations
 
     held = client.lock(parsed.key).inspect()
-    if parsed.mode == EXCLUSIVE and held is not None and held.incarnation == parsed.incarnation:
+    if parsed.mode != SHARED and held is not None and held.incarnation == parsed.incarnation:
         raise Failed(
             Exit.NOT_ACQUIRED,
             f"{parsed.key!r} is still held: a member still works under it; it ends with its ttl of {parsed.ttl:g} s",

@@ -154,8 +154,6 @@ def run(
     stop_times = stop_times_of(settings, grace)
     if permits is not None:
         checked_permits(permits, 1)
-        if settings.mode == SHARED:
-            raise click.UsageError("a permit is not shared: leave out -n, or --shared (?mode=shared in the URL)")
     elif timeout is None:
         _warn_of_nesting(target.key, urls.parse_lock(url), settings.mode)
     path = found(command[0])

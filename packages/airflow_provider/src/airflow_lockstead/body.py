@@ -21,7 +21,7 @@ from airflow_lockstead.names import Attempt
 from airflow_lockstead.outcomes import Becomes, Kind, Leaving, becomes, leaving
 from airflow_lockstead.spec import LockSpec, Section
 from airflow_lockstead.watchdog import Limits, Watchdog
-from lockstead.values import EXCLUSIVE
+from lockstead.values import SHARED
 from lockstead.wrapping.acquiring import token_of
 from lockstead.wrapping.leaving import call_within
 
@@ -308,7 +308,7 @@ def _introducing(visit: _Visit, grant: Grant, lease: Lease) -> Iterator[None]:
 
     The members of an exclusive lease renew it anyway.
     """
-    if not lease.is_member or lease.mode == EXCLUSIVE:
+    if not lease.is_member or lease.mode != SHARED:
         yield
         return
     is_over = threading.Event()
