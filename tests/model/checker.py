@@ -18,7 +18,7 @@ PROGRAMS = ("spin", "gcc")
 DEPTH_MAX = 2_000_000
 """Steps of the longest path. A path that would be longer is an error of the check, never a silent end."""
 
-DEEP_DEPTH_MAX = 10_000_000
+DEEP_DEPTH_MAX = 40_000_000
 SHORT_PATHS = (150, 300)
 MEMORY_MIB = 2000
 DEEP_MEMORY_MIB = 6000
