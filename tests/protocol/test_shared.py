@@ -316,6 +316,19 @@ def test_s02_record_lapses(traits: Traits) -> None:
     stepped(contender.wait(0.1), Replace)
 
 
+@pytest.mark.parametrize("own_ttl", [TTL / 2, 3 * TTL])
+def test_s02_a_reader_takes_the_ttl_of_the_group(own_ttl: float) -> None:
+    """A writer judges the registration by the ttl that is in it, so the belief must not be longer."""
+    bench = Bench(ONE_CLOCK, ttl=TTL)
+    read_by(bench, "founder")
+    other = Bench(ONE_CLOCK, ttl=own_ttl)
+    sent_at = bench.now
+    grant = reading(bench, reader(other, "r"), other.context(), tries_once=True).run()
+    assert bench.store.entries[registration_of(grant).name].fields["ttl"] == "10"
+    assert grant.lease.ttl == TTL
+    assert grant.deadline == pytest.approx(sent_at + TTL * 0.99)
+
+
 def test_s02_a_join_counts_from_the_earlier_of_its_two_deadlines() -> None:
     bench = Bench(NONE, ttl=TTL, renew_every=1, max_failures=2, abort_margin=1, request_timeout=0.5)
     first = read_by(bench, "a")

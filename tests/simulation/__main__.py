@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="replay one seed and print its history")
     parser.add_argument("--seeds", type=int, default=100_000, help="number of seeds to play (default 100,000)")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first of the seeds")
-    parser.add_argument("--scenario", type=Scenario, choices=Scenario, help="short or long; default: a mix of both")
+    parser.add_argument("--scenario", type=Scenario, choices=Scenario, help="default: a mix of short and long")
     parser.add_argument("--jobs", type=int, default=cores(), help="processes that play (default: one for each core)")
     options = parser.parse_args(arguments)
     if options.seed is not None:
