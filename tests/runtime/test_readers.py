@@ -12,6 +12,7 @@ from lockstead import Client, Lease, NotAcquired
 from lockstead.errors import LocksteadError
 from lockstead.values import Name
 from tests.runtime.faulty import Faulty, quiet, until
+from tests.runtime.fifo import FifoStore
 
 APT = Name("apt")
 
@@ -125,3 +126,35 @@ def test_a_reader_that_gives_up_leaves_no_registration(store: Faulty, client: Cl
             assert other.lock("apt", mode="shared", ttl=60).try_acquire() is None
         until(lambda: len((client.lock("apt").inspect() or pytest.fail("it is held")).readers) == 1)
     waiting.join(30)
+
+
+def test_readers_and_writers_of_a_queue_all_get_in() -> None:
+    """Each is of a process of its own, and reads or writes more than once; nobody reads while another writes."""
+    first = FifoStore()
+    inside: list[str] = []
+    lock, rounds = threading.Lock(), 4
+    overlaps: list[list[str]] = []
+
+    def work(number: int) -> None:
+        mode = "exclusive" if number % 3 == 0 else "shared"
+        with Client(first.beside(), listener=quiet) as client:
+            for _ in range(rounds):
+                with client.lock("apt", ttl=60, mode=mode, backoff_max=0.2).hold(timeout=60):
+                    with lock:
+                        inside.append(mode)
+                        if len(inside) > 1 and "exclusive" in inside:
+                            overlaps.append([*inside])
+                    time.sleep(0.002)
+                    with lock:
+                        inside.remove(mode)
+                    done[number] += 1
+
+    done = [0] * 9
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(done))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90)
+    assert overlaps == []
+    assert done == [rounds] * len(done)
+    until(lambda: first.waiting(APT) == [])
