@@ -470,6 +470,28 @@ def test_a_closed_client_ends_an_observer() -> None:
         next(seen)
 
 
+def test_elections_on_stores_that_processes_share(shared_url: str) -> None:
+    """On Cloud Storage the token is drawn, and the value written with the first request."""
+    said: dict[str, Any] = {"ttl": 20, "backoff_min": 0.05, "backoff_max": 2}
+    first, heir = (Election(f"{shared_url}#k", owner=owner, value=f"http://{owner}", **said) for owner in "ab")
+    with first.lead(timeout=30) as term:
+        assert term.token is not None
+        seen = heir.observe()
+        found = next(seen)
+        assert found is not None
+        assert (found.value, found.token) == ("http://a", term.token)
+        term.advertise("http://a:2")
+        found = heir.leader()
+        assert found is not None
+        assert found.value == "http://a:2"
+        term.resign(to="b")
+    assert heir.leader() is None
+    with heir.lead(timeout=30) as after:
+        assert after.token is not None
+        assert after.token > term.token
+        assert after.previous_lease.ending is lockstead.LeaseOutcome.CLEAN
+
+
 # --- awaiting --------------------------------------------------------------------------------------------------------
 
 
