@@ -186,8 +186,9 @@ def test_e04_without_a_clock_an_observer_waits_as_long_as_a_contender() -> None:
         Record("a/1", 10, owner="a", token=7),
         Record("a/1", 10, owner="a", token=7, value="x", ended=True),
         Record("tombstone/1", 10, owner="a", token=7, value="x", tombstone=True),
+        Record("shared/1", 10, token=7, value="x", mode="shared"),
     ],
-    ids=["a plain lock", "ended", "a tombstone"],
+    ids=["a plain lock", "ended", "a tombstone", "readers"],
 )
 def test_e04_a_lock_without_a_leader(record: Record) -> None:
     bench = Bench()
@@ -316,6 +317,16 @@ def test_e05_the_heir_takes_it_at_once(traits: Traits) -> None:
     assert grant.previous_lease.ending is LeaseOutcome.CLEAN
     assert isinstance(other.wait(0.2).commit().expect(Pause), Pause)
     assert bench.holder == "c/1"
+
+
+def test_e05_the_heir_is_not_told_of_an_unclean_end_before_its_predecessor() -> None:
+    bench = Bench(ttl=10)
+    elected(bench, "z")
+    bench.now += 100
+    grant = elected(bench, "a")
+    assert grant.previous_lease.ending is LeaseOutcome.EXPIRED
+    resigned(bench, grant, "c")
+    assert elected(bench, "c").previous_lease.ending is LeaseOutcome.CLEAN
 
 
 def test_e05_a_single_try_does_not_take_it_from_the_heir() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -18,13 +19,14 @@ import pytest
 
 import lockstead
 from lockstead import AsyncElection, Election, LeaseLost, LossReason, NotAcquired, Term
-from lockstead.errors import StoreRefused, StoreUnavailable
+from lockstead.errors import OutcomeUnknown, StoreRefused, StoreUnavailable
 from lockstead.events import CallbackFailed
-from lockstead.protocol.commands import Create, Extend, Read, Snapshot, TokenSource, Traits
+from lockstead.protocol.commands import Create, Extend, Read, Remove, Snapshot, TokenSource, Traits
 from lockstead.protocol.election import Sighting
 from lockstead.runtime.engine import Engine
 from lockstead.runtime.leader_view import LeaderView
 from lockstead.stores.memory import MemoryStore
+from lockstead.term import _end_if_over
 from lockstead.values import Space
 from tests.inventory import STORES
 from tests.runtime.faulty import Faulty, SetClock, until
@@ -224,6 +226,31 @@ def test_e06_this_candidate_pauses_after_a_term_that_it_ended(url: str) -> None:
     began = time.monotonic()
     with election.lead():
         assert time.monotonic() - began < 0.4
+
+
+def test_e06_a_client_that_is_closed_early_does_not_say_that_max_term_has_passed(url: str) -> None:
+    with Election(url, owner="a").lead() as term:
+        _end_if_over(weakref.ref(term), term._now() + 60)
+        assert term.is_held
+        _end_if_over(weakref.ref(term), term._now())
+        assert term.ended_by_choice
+
+
+def test_e02_a_resignation_that_fails_is_swept_as_a_clean_end() -> None:
+    store = Faulty()
+    down = [OutcomeUnknown("lost")] * 4
+
+    def before(command: Any) -> None:
+        if isinstance(command, Remove) and down:
+            raise down.pop()
+
+    store.before = before
+    election = at(store, request_timeout=0.1)
+    with election.lead(timeout=5) as term:
+        term.resign()
+    until(lambda: election.leader() is None)
+    with election.lead(timeout=20) as after:
+        assert after.previous_lease.ending is lockstead.LeaseOutcome.CLEAN
 
 
 def test_a_term_that_is_lost_raises_at_the_end_of_its_block(url: str) -> None:
