@@ -151,8 +151,10 @@ def main() -> None:
         child.wait()
         return
     ttl = TTL_OF_WHAT_IS_LOST if fate in ("lost", "shared") else TTL
-    mode = "shared" if fate == "shared" else "exclusive"
-    lock = lockstead.Lock(url, ttl=ttl, owner="airflow:dag/run/group/-1", mode=mode)
+    settings: dict[str, Any] = {"ttl": ttl}
+    if fate == "shared":
+        settings["mode"] = "shared"
+    lock = lockstead.Lock(url, owner="airflow:dag/run/group/-1", **settings)
     lease = lock.acquire(timeout=10)
     token = lease.sequencer().token
     ticket = lease.detach()
@@ -167,7 +169,7 @@ def main() -> None:
     context: dict[str, Any] = {"ti": TaskInstance(acquired), "where": url}
     if fate == "renamed":  # a template that renders otherwise than when the lock was acquired
         context["where"] = f"{url}-renamed"
-    spec = LockSpec(lock="{{ where }}", ttl=ttl, keeper=False, on_stale_lease=stale or "fail", mode=mode)
+    spec = LockSpec(lock="{{ where }}", keeper=False, on_stale_lease=stale or "fail", **settings)
     killed: list[int] = []
     began = threading.Event()
     over: list[str] = []

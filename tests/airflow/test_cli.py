@@ -106,6 +106,21 @@ def test_the_commands_list_inspect_and_break_a_connections_locks(airflow_command
     assert (entry.by, entry.reason) == ("anna", "stuck")
 
 
+def test_break_of_a_reader_leaves_the_others(airflow_commands: Airflow, url: str) -> None:
+    first, second = (
+        lockstead.Lock(f"{url}#index", ttl=600, owner=owner, mode="shared").acquire(timeout=10).detach()
+        for owner in ("ci/1", "ci/2")
+    )
+    (done,) = airflow_commands(f"lockstead break index --reason stuck --reader {first.holder} --yes --json")
+    assert (done["code"], json.loads(done["out"])["was"]["owner"]) == (0, "ci/1")
+    held = lockstead.Lock(f"{url}#index").inspect()
+    assert held is not None
+    assert {one.holder: one.revoked_by is not None for one in held.readers} == {
+        first.holder: True,
+        second.holder: False,
+    }
+
+
 def test_what_a_command_cannot_do_is_one_line_and_an_exit_code(airflow_commands: Airflow, url: str) -> None:
     cases = {
         "lockstead list": (0, "no lock is held there"),

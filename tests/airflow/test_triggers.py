@@ -72,6 +72,16 @@ def test_readers_are_granted_together_and_a_writer_waits_for_all(waiters: Waiter
     assert seen["grows"]
 
 
+def test_a_reader_whose_task_never_began_gives_back_its_own_lease_alone(waiters: Waiters):
+    seen = waiters("unbegun_reader")
+    assert (seen["settled"], seen["left"]) == ([True, True], ["other"])
+    assert seen["time"] > 0
+
+
+def test_a_sensor_of_a_reader_is_not_kept_waiting_by_readers(waiters: Waiters):
+    assert waiters("poked") == {"free": [True, True], "shared": [True, False], "exclusive": [False, False]}
+
+
 def test_a_reader_that_refuses_an_unclean_end_ends_no_other_reader(waiters: Waiters):
     seen = waiters("refused_reader")
     told = "the lease of 'who died' on 'apt' ended REVOKED"

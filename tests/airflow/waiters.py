@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 import lockstead
-from airflow_lockstead import acquiring, compat, triggers
+from airflow_lockstead import LockSensor, acquiring, compat, triggers, unbegun
 from airflow_lockstead.spec import LockSpec
 from lockstead.stores.bootclock import BootIdentity, boot_now
 
@@ -160,6 +160,33 @@ async def refused_reader(url: str) -> dict[str, Any]:
     again = await asyncio.to_thread(acquiring.at_once, spec, "airflow:d/r/mine/-1", log)
     assert again is not None
     return {"failed": failed, "readers": held and len(held.readers), "left": left, "again": again.unclean}
+
+
+async def unbegun_reader(url: str) -> dict[str, Any]:
+    """A reader whose task ended before its body began gives back its own lease, and that of no other reader."""
+    log = logging.getLogger("task")
+    lock = lockstead.AsyncLock(url, ttl=120.0, mode="shared", owner="other")
+    other = await lock.acquire(timeout=5)
+    spec = LockSpec(lock=url, ttl=120.0, keeper=False, mode="shared")
+    grant = await asyncio.to_thread(acquiring.at_once, spec, "airflow:d/r/mine/-1", log)
+    assert grant is not None
+    settled = [await unbegun._is_settled(lock, grant, log) for _ in range(2)]
+    held = await lock.inspect()
+    return {"settled": settled, "left": held and [one.owner for one in held.readers], "time": await other.renew()}
+
+
+async def poked(url: str) -> dict[str, Any]:
+    """Let sensors of both modes look at a lock that is free, that a reader holds, and that a writer holds."""
+    sensors = [LockSensor(task_id=f"s-{mode}", lock=url, lock_mode=mode) for mode in ("shared", "exclusive")]
+
+    async def poke() -> list[bool]:
+        return [await asyncio.to_thread(sensor.poke, {}) for sensor in sensors]
+
+    seen: dict[str, Any] = {"free": await poke()}
+    for mode in ("shared", "exclusive"):
+        async with lockstead.AsyncLock(url, ttl=120.0, mode=mode).hold(timeout=5):
+            seen[mode] = await poke()
+    return seen
 
 
 async def unconsumed(url: str) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class InForce:
     @classmethod
     def of(cls, grant: Grant) -> InForce:
         """Return the context variable for a grant."""
-        # of its mode: a reader\'s sequencer must not admit a writer
+        # of the lease's mode: a reader's sequencer must not admit a writer
         sequencer = None if grant.token is None else lockstead.Sequencer(grant.key, grant.token, grant.mode)
         return cls(grant.key, grant.holder, grant.token, sequencer)
 
