@@ -502,7 +502,7 @@ inline ask(k) {
     answer[k].is_foreign_value = is_foreign_value
 }
 inline drop(k) { answer[k].token = 0; answer[k].is_over = 0; answer[k].is_foreign_value = 0; squeeze() }
-hidden bit shows_over, shows_foreign_value; /* outside of the state: they live for one step */
+bit shows_over, shows_foreign_value;
 inline present(k) {
     answer[k].token != 0 && MAY_SHOW(k) ->
     assert(answer[k].token >= shown);  /* never a lower token after a higher one [E4] */
