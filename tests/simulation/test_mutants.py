@@ -38,7 +38,7 @@ def test_random_search_finds_the_fault(name: str) -> None:
 
 def test_every_mutant_was_searched_for_and_most_are_found() -> None:
     assert set(found()) == set(MUTANTS)
-    # the simulator plays no readers, so it cannot find their faults
+    # the search plays no readers, so it cannot find their faults
     readers = {name for name, mutant in MUTANTS.items() if mutant.directed.test.__module__ == test_shared.__name__}
     assert readers.isdisjoint(SEARCHED)
     assert len(SEARCHED) > (len(MUTANTS) - len(readers)) / 2
