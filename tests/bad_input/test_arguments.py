@@ -105,7 +105,12 @@ def test_a_setting_that_is_none_is_named_with_those_there_are() -> None:
 
 @pytest.mark.parametrize(
     ("name", "where"),
-    [("timeout", "hold() or acquire()"), ("reclaim", "hold(), acquire() or try_acquire()"), ("interrupt", "hold()")],
+    [
+        ("timeout", "hold() or acquire()"),
+        ("reclaim", "hold(), acquire() or try_acquire()"),
+        ("interrupt", "hold()"),
+        ("permits", "lockstead.Semaphore, at the command line to run -n"),
+    ],
 )
 def test_a_misplaced_argument_is_named_with_its_place(name: str, where: str) -> None:
     told = re.escape(f"is not a setting of a lock: give it to {where}")

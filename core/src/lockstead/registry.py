@@ -105,6 +105,7 @@ _OF_CALL: Final = {
     "timeout": "hold() or acquire(), at the command line to --timeout",
     "reclaim": "hold(), acquire() or try_acquire()",
     "interrupt": "hold()",
+    "permits": "lockstead.Semaphore, at the command line to run -n",
 }
 """Arguments of calls that are mistaken for settings, and where each belongs."""
 
