@@ -345,6 +345,18 @@ def test_a_listener_or_a_callback_is_no_code_of_ours(store: Faulty) -> None:
     assert said == [False, False, False]
 
 
+def test_a_callback_of_an_election_is_no_code_of_ours() -> None:
+    said: list[bool] = []
+    election = lockstead.Election("memory:collected#boss", ttl=60)
+
+    def deposed(_why: str) -> None:
+        said.append(is_inside())
+        election.close()
+
+    election.run(lambda _term: None, on_deposed=deposed)
+    assert said == [False]
+
+
 def test_every_thread_that_the_package_starts_is_known() -> None:
     package = Path(lockstead.__file__).parent
     text = "\n".join(path.read_text() for part in ("runtime", "stores") for path in (package / part).rglob("*.py"))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from lockstead.protocol.commands import Command
+from lockstead.runtime.inside import holds_no_lock
 from lockstead.runtime.local_queue import ThreadWaker
 from lockstead.stores.port import Store
 
@@ -29,7 +30,7 @@ class Background:
     """A function that runs beside the caller, in a thread."""
 
     def __init__(self, job: Callable[[], None]) -> None:
-        self._thread = threading.Thread(target=job, name="lockstead-election", daemon=True)
+        self._thread = threading.Thread(target=_run, args=(job,), name="lockstead-election", daemon=True)
         self._thread.start()
 
     def join(self) -> None:
@@ -39,6 +40,11 @@ class Background:
     def end(self) -> None:
         """Wait until it has ended; it has been told to."""
         self._thread.join()
+
+
+@holds_no_lock
+def _run(job: Callable[[], None]) -> None:
+    job()
 
 
 def perform(command: Command[Any], store: Store, limit: float, waker: ThreadWaker) -> Any:  # noqa: ARG001 - its async counterpart needs it

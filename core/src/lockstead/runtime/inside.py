@@ -22,7 +22,19 @@ _OURS: Final = ("lockstead.runtime.", "lockstead.stores.")
 THREADS: Final = {
     f"lockstead-{name}"
     for name in (
-        *("keeper", "renewal", "task", "callback", "give-back", "call", "watch", "aside", "close", "interrupt"),
+        *(
+            "keeper",
+            "renewal",
+            "task",
+            "callback",
+            "give-back",
+            "call",
+            "watch",
+            "aside",
+            "close",
+            "interrupt",
+            "election",
+        ),
         *("dial", "listen", "redis-watch", "etcd", "cassandra-connect", "cassandra-end"),
         *("zookeeper", "zookeeper-watch", "zookeeper-close"),
     )
