@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from lockstead import Client, Lease, NotAcquired
+from lockstead import Client, Lease, NotAcquired, StoreRefused
 from lockstead.errors import LocksteadError
-from lockstead.values import Name
+from lockstead.protocol.commands import Create
+from lockstead.values import Name, Space
 from tests.runtime.faulty import Faulty, quiet, until
 from tests.runtime.fifo import FifoStore
 
@@ -158,3 +159,28 @@ def test_readers_and_writers_of_a_queue_all_get_in() -> None:
     assert overlaps == []
     assert done == [rounds] * len(done)
     until(lambda: first.waiting(APT) == [])
+
+
+def test_h24_a_writer_behind_an_unreadable_registration_is_told_and_does_not_keep_the_group_alive(
+    store: Faulty, client: Client, other: Client
+) -> None:
+    """A mark renews the group, so a writer that waited for it would wait forever."""
+    reader = client.lock("apt", ttl=2, mode="shared").acquire()
+    group = client._engine.observations.groups[APT]
+    evil = Name("apt", Space.MEMBER, f"{group.incarnation}/evil")
+    store.perform(Create(evil, {"v": "1", "identity": "evil", "ttl": "soon"}), 1.0)
+    writer = other.lock("apt", ttl=2)
+    with pytest.raises(NotAcquired):
+        writer.acquire(timeout=0.2)  # a live reader is waited for
+    assert reader.release()  # the list that it cannot read is the writer's matter
+    with pytest.raises(StoreRefused, match=r"'apt' is damaged: ttl is 'soon'; break it with now=True"):
+        writer.acquire(timeout=30)
+
+    def is_free() -> bool:
+        try:
+            lease = writer.try_acquire()
+        except StoreRefused:
+            return False
+        return lease is not None and lease.release()
+
+    until(is_free)

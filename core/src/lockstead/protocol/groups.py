@@ -8,7 +8,6 @@ The mark itself is only for fairness, so anybody may remove it.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -75,7 +74,10 @@ def _marked(
 
 
 def _occupied_for(group: LeaseId, salt: str, context: ProtocolContext) -> Script[float | None]:
-    """Return the seconds until a registration of a reader can expire; None if none is registered."""
+    """Return the seconds until a registration of a reader can expire; None if none is registered.
+
+    StoreRefused if those that are left cannot be read: nothing shows how long they live.
+    """
     for _ in range(LOOKS_MAX):
         listed = yield from registered(group)
         match (yield from sift(listed, context, salt)):
@@ -89,11 +91,17 @@ def _occupied_for(group: LeaseId, salt: str, context: ProtocolContext) -> Script
 
 
 def _first_over_in(listed: Reply[Listing], context: ProtocolContext) -> float:
-    first = inf
+    left: list[float] = []
+    refused: StoreRefused | None = None
     for name, seen in listed.answer.entries:
-        with suppress(StoreRefused):  # it cannot be judged
-            first = min(first, over_in(name, context.decode(name, seen), listed, seen, context))
-    return first
+        try:
+            left.append(over_in(name, context.decode(name, seen), listed, seen, context))
+        except StoreRefused as error:
+            refused = error
+    if refused is not None and not left:
+        # a writer that waits renews the group by its mark, so it would wait forever
+        raise refused
+    return min(left, default=inf)
 
 
 def end_if_wanted(group: LeaseId, context: ProtocolContext) -> Script[None]:

@@ -162,7 +162,7 @@ def left_group(
 ) -> Script[Outcome]:
     """Remove a reader's registration; the last reader also ends the group, if a writer waits for it."""
     withdrawn = yield from take_back(registration, context, ours_until=ours_until)
-    with suppress(StoreUnavailable, OutcomeUnknown):  # then the writer finds the empty list by itself
+    with suppress(StoreUnavailable, OutcomeUnknown, StoreRefused):  # then the writer looks at the list by itself
         yield from end_if_wanted(group, context)
     return Outcome.REMOVED if withdrawn else Outcome.NOT_OURS
 
