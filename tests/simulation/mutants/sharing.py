@@ -242,8 +242,8 @@ def members_share_a_registration() -> list[Patch]:
 def member_without_registration_goes_on() -> list[Patch]:
     true = members.renew_member
 
-    def renew_member(lease: Any, registration: Any, fields: Any, context: Any) -> Any:
-        outcome = yield from true(lease, registration, fields, context)
+    def renew_member(lease: Any, registration: Any, fields: Any, context: Any, **mode: Any) -> Any:
+        outcome = yield from true(lease, registration, fields, context, **mode)
         if isinstance(outcome, renew.Over) and outcome.reason is LossReason.GONE:
             at = context.deadline((yield from ask(Read(lease.name))).sent_at, lease.ttl)
             return members.MemberRenewed(at, at, at - lease.ttl)
