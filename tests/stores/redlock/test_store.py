@@ -268,6 +268,20 @@ def test_the_index_of_names_does_not_keep_what_has_expired(
     assert all(on(server, "ZCARD", f"{space}:index:lock") <= 22 for server in three.servers)
 
 
+def test_a_listing_shows_what_is_renewed_past_its_first_lifetime(
+    store: RedlockStore, three: RedlockPlace, space: str
+) -> None:
+    """The index outlives each record: a writer that lists readers, or a release its members, must see all."""
+    seen = made(store)
+    for server in three.servers:
+        with server.client() as client:
+            assert client.pexpire(f"{space}:index:lock", 2_000)  # as if nothing else had been registered since
+    assert isinstance(store.perform(Extend(APT, {}, seen.incarnation, lifetime=30.0), LIMIT), Snapshot)
+    for server in three.servers:
+        with server.client() as client:
+            assert client.pttl(f"{space}:index:lock") >= client.pttl(f"{space}:lock:apt") - 1
+
+
 def test_scripts_that_a_master_has_flushed_are_sent_again(store: RedlockStore, three: RedlockPlace) -> None:
     first = made(store)
     for server in three.servers:

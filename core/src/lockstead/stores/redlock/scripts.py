@@ -72,9 +72,12 @@ local function fields(from)
   for k = from, #ARGV do flat[#flat + 1] = ARGV[k] end
   return flat
 end
+local function outlive(ms)
+  if call('PTTL', index) < tonumber(ms) then call('PEXPIRE', index, ms) end
+end
 local function register(name, ms)
   call('ZADD', index, 0, name)
-  if call('PTTL', index) < ms then call('PEXPIRE', index, ms) end
+  outlive(ms)
   local base = string.sub(rec, 1, #rec - #name)
   for _, near in ipairs(call('ZRANGEBYLEX', index, '(' .. name, '+', 'LIMIT', 0, 2)) do
     if call('EXISTS', base .. near) == 0 then call('ZREM', index, near) end
@@ -83,7 +86,7 @@ end
 local function grant(id, name, ms, aside, from)
   call('HSET', rec, 'i', id, 'n', 1, 'x', 0, 's', ms, 'h', aside, unpack(fields(from)))
   call('PEXPIRE', rec, ms)
-  register(name, tonumber(ms))
+  register(name, ms)
   return {1, {}}
 end
 local function merge(key, w, from)
@@ -91,6 +94,7 @@ local function merge(key, w, from)
   local x = string.format('%.0f', (tonumber(s[2]) + tonumber(w)) % 4503599627370496)
   call('HSET', key, 'n', tonumber(s[1]) + 1, 'x', x, unpack(fields(from)))
   call('PEXPIRE', key, s[3])
+  outlive(s[3])  -- a listing shows what is renewed, though nothing new was registered for its lifetime
 end
 
 if op == 'read' then
@@ -150,7 +154,7 @@ elseif op == 'copy' then
   elseif ARGV[4] == '' then
     call('HSET', rec, unpack(fields(7)))
     call('PEXPIRE', rec, ARGV[6])
-    register(ARGV[2], tonumber(ARGV[6]))
+    register(ARGV[2], ARGV[6])
   end
   return {1, {}}
 elseif op == 'list' then
