@@ -42,6 +42,11 @@ def count_under_the_lock(url: str, folder: Path, seconds: float, begin: Begin) -
     return came_in
 
 
+def program(*words: str) -> list[str]:
+    """Return the command line of this program."""
+    return [sys.executable, "-m", "tests.servers.contenders", *words]
+
+
 class Begin:
     """A barrier for many processes: all start when all are ready."""
 
@@ -62,10 +67,10 @@ class Begin:
         os.close(self._go[1])
 
 
-def hold_until_killed(url: str, ttl: float) -> None:
+def hold_until_killed(url: str, ttl: float, mode: str) -> None:
     """Acquire the lock `held`, report that, and hold it."""
     with lockstead.connect(url, listener=_quiet) as client:
-        client.lock("held", ttl=ttl).acquire(60)
+        client.lock("held", ttl=ttl).acquire(60, mode=mode)
         sys.stdout.write("held\n")
         sys.stdout.flush()
         time.sleep(600)
@@ -102,9 +107,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--hold", type=float, help="only hold the lock `held` with this ttl until killed")
+    parser.add_argument("--mode", default="exclusive", help="how it is held")
     asked = parser.parse_args(arguments)
     if asked.hold:
-        hold_until_killed(asked.url, asked.hold)
+        hold_until_killed(asked.url, asked.hold, asked.mode)
         return 0
     (asked.folder / "counter").write_text("0")
     return _crowd(asked.url, asked.folder, asked.processes, asked.seconds)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 import time
 from itertools import pairwise
@@ -19,6 +18,7 @@ import pytest
 from lockstead import Lease
 from tests.runtime.faulty import until
 from tests.servers.bench import ENOUGH, LONG_TTL, Background, Bench, at, bench, in_background
+from tests.servers.contenders import program
 from tests.servers.proxy import Proxy
 
 __all__ = ["at", "bench"]
@@ -29,10 +29,6 @@ SECONDS = 60.0 if os.environ.get("LOCKSTEAD_LONG") else 8.0
 
 ASLEEP = {"ttl": 60, "backoff_min": 50, "backoff_max": 50}
 """A waiter that is not woken is late: between two polls it sleeps for longer than any wait of these tests."""
-
-
-def program(*words: str) -> list[str]:
-    return [sys.executable, "-m", "tests.servers.contenders", *words]
 
 
 @pytest.mark.slow
