@@ -102,6 +102,68 @@ def test_two_readers_overlap_and_a_writer_waits_for_both(url: str):
     assert order == ["shared", "shared", "exclusive"]
 
 
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+def test_as_many_run_at_once_as_there_are_permits_each_with_a_slot_of_its_own(url: str, kind: str):
+    inside, over = threading.Barrier(3), threading.Event()
+
+    def use() -> tuple[int | None, int | None]:
+        if not over.is_set():
+            inside.wait(60)
+            assert over.wait(60)
+        lease = current_lease()
+        assert lease.sequencer().mode == f"permit/{lease.slot}" if isinstance(lease, Lease) else True
+        return lease.slot, lease.token
+
+    @locked(url, permits=2, timeout=60)
+    def publish(dist: str = "apt") -> tuple[int | None, int | None]:
+        return use()
+
+    @locked(url, permits=2, timeout=60)
+    async def apublish(dist: str = "apt") -> tuple[int | None, int | None]:
+        return await asyncio.to_thread(use)
+
+    def call() -> tuple[int | None, int | None]:
+        return publish() if kind == "function" else asyncio.run(apublish())
+
+    with ThreadPoolExecutor(3) as pool:
+        first = [pool.submit(call) for _ in range(2)]
+        inside.wait(60)
+        with pytest.raises(lockstead.NotAcquired, match="all 2 permits are held by"):
+            lockstead.Semaphore(url.format(dist="apt"), permits=2).acquire(0)
+        third = pool.submit(call)
+        over.set()
+        slots = [one.result(60)[0] for one in (*first, third)]
+    assert sorted(slots[:2]) == [0, 1]
+    assert slots[2] in (0, 1)
+    state = lockstead.Semaphore(url.format(dist="apt")).inspect()
+    assert state is not None
+    assert (state.limit, state.held) == (2, ())
+
+
+def test_another_limit_than_the_stored_one_is_refused_with_both_numbers(url: str):
+    assert lockstead.Semaphore(url.format(dist="apt"), permits=2).acquire(0).release()
+
+    @locked(url, permits=3)
+    def publish(dist: str = "apt") -> None:
+        pytest.fail("it ran")
+
+    with pytest.raises(lockstead.StoreRefused, match=r"\b2 permits\b.*\b3\b"):
+        publish()
+
+
+def test_a_section_within_a_section_of_the_same_semaphore_is_refused(url: str):
+    @locked(url, permits=2)
+    def outer(dist: str = "apt") -> None:
+        inner()
+
+    @locked(url, permits=2)
+    def inner(dist: str = "apt") -> None:
+        pytest.fail("it ran")
+
+    with pytest.raises(AlreadyHeld, match="'apt' is held by"):
+        outer()
+
+
 def test_a_coroutine_holds_the_lock_while_it_runs(url: str):
     @locked(url)
     async def publish(dist: str = "apt") -> tuple[str, bool]:

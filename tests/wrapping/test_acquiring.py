@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from lockstead import AsyncLock, Lease, Lock
+from lockstead import AsyncLock, Lease, Lock, Semaphore
 from lockstead.values import LeaseOutcome
 from lockstead.wrapping import acquiring, aio_acquiring
+from lockstead.wrapping.spec import LockSpecBase, of_permits
 
 LOG = logging.getLogger("test-wrapping")
 
@@ -22,13 +23,16 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/locks.db#apt?ttl=5s"
 
 
-def called(name: str, url: str, labels: Mapping[str, str], *args: Any, is_async: bool) -> Any:
-    """Call one of the functions with a lock of that side."""
+def called(
+    name: str, url: str, labels: Mapping[str, str], *args: Any, is_async: bool, permits: int | None = None
+) -> Any:
+    """Call one of the functions with a lock of that side, or its semaphore."""
+    spec = LockSpecBase(permits=permits)
     if not is_async:
-        return getattr(acquiring, name)(Lock(url, labels=labels), *args)
+        return getattr(acquiring, name)(spec.of_permits(Lock(url, labels=labels)), *args)
 
     async def awaited() -> Any:
-        return await getattr(aio_acquiring, name)(AsyncLock(url, labels=labels), *args)
+        return await getattr(aio_acquiring, name)(spec.of_permits(AsyncLock(url, labels=labels)), *args)
 
     return asyncio.run(awaited())
 
@@ -68,6 +72,28 @@ def test_an_interrupted_acquisition_of_a_reader_ends_no_other_reader(url: str, i
     called("take_back_granted", url, marked.settings.labels, LOG, is_async=is_async)
     assert other.renew() > 0
     for one in (granted, other):
+        one.release()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_interrupted_acquisition_of_a_permit_frees_that_permit_alone(url: str, is_async: bool) -> None:
+    semaphore = Semaphore(url, 2)
+    dead, other = (semaphore.acquire(timeout=0) for _ in range(2))
+    assert dead.slot is not None
+    assert semaphore.break_lease(slot=dead.slot, reason="it hangs", now=True) is not None
+    marked = acquiring.marked(of_permits(Lock(url, owner="me"), 2))
+    granted = marked.acquire(timeout=0)
+    assert granted.slot == dead.slot
+    for _ in range(2):
+        called("take_back_granted", url, marked.settings.labels, LOG, is_async=is_async, permits=2)
+        state = semaphore.inspect()
+        assert state is not None
+        assert [one.slot for one in state.held] == [other.slot]
+    assert other.renew() > 0
+    # nobody worked under it: the next holder is told of the same previous lease
+    after = marked.acquire(timeout=0)
+    assert (after.slot, after.previous_lease.holder) == (dead.slot, dead.holder)
+    for one in (after, other, granted, dead):
         one.release()
 
 

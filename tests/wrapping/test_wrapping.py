@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from lockstead import Lease, LeaseLost, Lock
+from lockstead import AsyncLock, Lease, LeaseLost, Lock, Semaphore
 from lockstead.reading import date_text
 from lockstead.wrapping.locks import keeps_out, labelled, leases_of, store_of, take_back, ticket_of
 from lockstead.wrapping.messages import is_held, waiting_for
-from lockstead.wrapping.spec import LockSpecBase, check_text
+from lockstead.wrapping.spec import LockSpecBase, check_text, of_permits
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +127,51 @@ def test_the_ticket_of_one_lease_ends_that_lease(tmp_path: Path) -> None:
         assert held is not None
         assert leases_of(held) == (held,)
         assert ticket_of(lock, held, held) == lease.share()
+
+
+@pytest.mark.parametrize("permits", [0, -1, True, 2.0, "3"])
+def test_the_number_of_permits_is_checked_where_it_is_written(permits: object) -> None:
+    with pytest.raises((ValueError, TypeError), match=r"permits (is|must be)") as refused:
+        Spec(permits=permits)  # type: ignore[arg-type]
+    assert "\n" not in str(refused.value)
+
+
+def test_permits_go_with_no_mode_and_no_refusal_of_an_unclean_end() -> None:
+    for words in ({"mode": "shared"}, {"mode": "exclusive"}):
+        with pytest.raises(ValueError, match="permits and mode exclude each other"):
+            Spec(permits=3, **words)
+    with pytest.raises(ValueError, match="on_unclean='fail' is for locks"):
+        Spec(permits=3, on_unclean="fail")
+    for lock in (Lock("memory:x#apt?mode=shared"), AsyncLock("memory:x#apt?mode=shared")):
+        with pytest.raises(ValueError, match="'apt': permits and mode='shared' exclude each other"):
+            Spec(permits=3).checked(lock)
+
+
+def test_a_semaphore_is_kept_out_of_when_no_permit_is_free(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/locks.db#api"
+    lock = of_permits(Lock(url, owner="ci/3"), 2)
+    assert (lock.inspect(), keeps_out(lock, lock.inspect()), leases_of(lock.inspect())) == (None, False, ())
+    one = Semaphore(url, 2, owner="ci/1").acquire(0)
+    assert not keeps_out(lock, lock.inspect())
+    other = lock.try_acquire(reclaim=True)
+    assert other is not None
+    assert {one.slot, other.slot} == {0, 1}
+    held = lock.inspect()
+    assert keeps_out(lock, held)
+    owners = "ci/1, ci/3" if one.slot == 0 else "ci/3, ci/1"
+    assert waiting_for("api", held) == f"waiting for 'api', held by {owners}"
+    assert lock.try_acquire(reclaim=True) is None
+    assert held is not None
+    tickets = {lease.owner: ticket_of(lock, held, lease) for lease in leases_of(held)}
+    assert (tickets["ci/1"].holder, tickets["ci/1"].slot) == (one.holder, one.slot)
+    assert tickets["ci/3"] == other.share()
+    with lock.attach(tickets["ci/3"]) as member:
+        assert (member.slot, member.is_member) == (other.slot, True)
+    assert lock.release(tickets["ci/1"])
+    assert [left.owner for left in leases_of(lock.inspect())] == ["ci/3"]
+    other.release()
+    with pytest.raises(LeaseLost):
+        one.renew()
+    assert Semaphore(url).resize(0)
+    assert keeps_out(lock, lock.inspect())
+    assert is_held("api", lock.inspect()) == "'api' is held by nobody, as its limit is 0"

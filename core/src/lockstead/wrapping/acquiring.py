@@ -101,8 +101,8 @@ def take_back_granted(lock: Lock, log: Log) -> None:
         for lease in leases_of(held):
             if lease.labels.get(ACQUISITION) != lock.settings.labels[ACQUISITION]:
                 continue
-            if lease is held:
-                take_back(lock, lease.holder)
+            if lease is held or lease.slot is not None:
+                take_back(lock, lease.holder, lease.slot)
             elif held is not None:
                 lock.release(ticket_of(lock, held, lease))
     except StoreError as error:

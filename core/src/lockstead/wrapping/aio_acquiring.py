@@ -101,8 +101,8 @@ async def take_back_granted(lock: AsyncLock, log: Log) -> None:
         for lease in leases_of(held):
             if lease.labels.get(ACQUISITION) != lock.settings.labels[ACQUISITION]:
                 continue
-            if lease is held:
-                await asyncio.to_thread(take_back, lock, lease.holder)
+            if lease is held or lease.slot is not None:
+                await asyncio.to_thread(take_back, lock, lease.holder, lease.slot)
             elif held is not None:
                 await lock.release(ticket_of(lock, held, lease))
     except StoreError as error:

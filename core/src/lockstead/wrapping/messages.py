@@ -52,4 +52,6 @@ def _by(held: LockInfo | None) -> str:
     who = repr(held.owner)
     if held.readers:
         who = "1 reader" if len(held.readers) == 1 else f"{len(held.readers)} readers"
+    elif held.permits is not None:
+        who = held.owner or "nobody, as its limit is 0"
     return f" by {who}{since}{why}{token}"

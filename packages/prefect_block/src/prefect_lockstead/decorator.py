@@ -44,6 +44,7 @@ def locked(
     waiting: Waiting = "in_process",
     labels: Mapping[str, str] | None = None,
     mode: str | None = None,
+    permits: int | None = None,
 ) -> Callable[[T], T]:
     """Hold a lock while a function, a flow or a task runs; above or below `@flow` and `@task` alike.
 
@@ -63,6 +64,7 @@ def locked(
         waiting=waiting,
         labels=labels or {},
         mode=mode,
+        permits=permits,
     )
     return functools.partial(_with_lock, spec=spec)
 

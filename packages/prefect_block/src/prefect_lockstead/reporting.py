@@ -65,10 +65,12 @@ def waiting(lock: Lock | AsyncLock, held: LockInfo | None) -> None:
 def acquired(lease: Lease | AsyncLease, waited: float) -> None:
     """Report that a run acquired a lock, and write the artifact. waited: seconds."""
     token = _token(lease)
-    logger().info("acquired %r with %s after %.1f s", lease.key, token, waited)
+    slot = "" if lease.slot is None else f", slot {lease.slot}"
+    logger().info("acquired %r with %s%s after %.1f s", lease.key, token, slot, waited)
     _emit("acquired", lease.key, _of(lease), {"waited": round(waited, 3)})
     if states.here() is not None:
         rows = f"| key | `{lease.key}` |\n| token | {_shown(lease)} |\n| holder | `{lease.holder}` |\n"
+        rows += "" if lease.slot is None else f"| slot | {lease.slot} |\n"
         _write("| | |\n|---|---|\n" + rows, f"{lease.key}, {token}")
 
 
@@ -91,7 +93,8 @@ def released(lease: Lease | AsyncLease) -> None:
 
 def _of(lease: Lease | AsyncLease) -> dict[str, str]:
     token = {} if lease.token is None else {"lockstead.token": str(lease.token)}
-    return {"lockstead.holder": lease.holder} | token
+    slot = {} if lease.slot is None else {"lockstead.slot": str(lease.slot)}
+    return {"lockstead.holder": lease.holder} | token | slot
 
 
 def _token(lease: Lease | AsyncLease) -> str:

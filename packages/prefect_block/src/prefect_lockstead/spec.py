@@ -106,4 +106,4 @@ def _checked_settings(spec: LockSpec) -> Settings:
         for name in ("purpose", "mode"):
             if templates.is_template(getattr(spec, name) or ""):
                 del settings[name]
-    return Settings.make(**settings) if url is None else Lock(url, **settings).settings
+    return Settings.make(**settings) if url is None else spec.of_permits(Lock(url, **settings)).settings

@@ -1,0 +1,85 @@
+"""A semaphore as a wrapper uses it: like a lock that is held while no permit is free."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import monotonic
+from typing import TYPE_CHECKING, Self
+
+from lockstead.aio_lock import AsyncLock
+from lockstead.registry import LastPermit
+from lockstead.values import EXCLUSIVE
+
+if TYPE_CHECKING:
+    from lockstead.aio_lease import AsyncLease
+    from lockstead.permit_acquisition import PermitAcquisition
+    from lockstead.permit_operations import SemaphoreOperations
+    from lockstead.views import LockInfo
+
+OWNERS_NAMED = 3
+"""Number of holders that the owner of a semaphore names."""
+
+
+class AsyncPermitLock(AsyncLock):
+    """A semaphore that is acquired, inspected and given back like a lock; its leases have a slot.
+
+    An owner's earlier lease is never reclaimed: it occupies its permit until it expires.
+    """
+
+    _permits: int
+    _last: LastPermit
+
+    @classmethod
+    def of(cls, lock: AsyncLock, permits: int) -> Self:
+        """Return the semaphore of a lock's name and settings; ValueError if they say mode="shared"."""
+        if lock.settings.mode != EXCLUSIVE:
+            raise ValueError(f"{lock.key!r}: permits and mode={lock.settings.mode!r} exclude each other: give one")
+        made = cls.__new__(cls)
+        made.__dict__.update(lock.__dict__, _permits=permits, _last=LastPermit())
+        return made
+
+    async def _ask(
+        self,
+        limit: float | None,
+        *,
+        reclaim: bool,  # noqa: ARG002 - as the base class
+        mode: str | None = None,  # noqa: ARG002
+        is_patient: bool = False,
+        began: float | None = None,
+    ) -> tuple[PermitAcquisition, AsyncLease | None]:
+        began = monotonic() if began is None else began
+        engine = await self._ready()
+        from lockstead.aio_lease import ask
+        from lockstead.permit_acquisition import PermitAcquisition
+
+        acquisition = PermitAcquisition(
+            engine,
+            self._key,
+            self._settings,
+            limit,
+            permits=self._permits,
+            on_mismatch="refuse",
+            last=self._last,
+            is_patient=is_patient,
+            spent=monotonic() - began,
+        )
+        return acquisition, await ask(acquisition)
+
+    async def inspect(self) -> LockInfo | None:
+        """Return the semaphore with its `permits`, its owner naming the holders; None if there is no semaphore."""
+        operations = await self._of_semaphore()
+        found = await self._run(operations.inspected())
+        if found is None:
+            return None
+        from lockstead.views import semaphore_info
+
+        owners = [one.owner for one in found.held if not one.is_expired]
+        more = len(owners) - OWNERS_NAMED
+        named = ", ".join(owners[:OWNERS_NAMED]) + (f" and {more} more" if more > 0 else "")
+        return replace(semaphore_info(found), owner=named)
+
+    async def _of_semaphore(self) -> SemaphoreOperations:
+        engine = await self._ready()
+        from lockstead.permit_operations import SemaphoreOperations
+
+        return SemaphoreOperations(engine, self._key, self._settings)
