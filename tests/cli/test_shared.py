@@ -40,7 +40,10 @@ def test_two_runs_share_a_lock_and_a_writer_waits_for_both(runs: Runs) -> None:
     writer = runs.start("--", "sh", "-c", "echo $LOCKSTEAD_MODE")
     with lockstead.connect(f"sqlite:///{runs.where}/locks.db") as client:
         until(lambda: (held := client.lock("apt").inspect()) is not None and held.wanted_by is not None)
-    assert runs.start("--shared", "--timeout", "0", "--", "true").code() == 75
+    code, _out, err = runs.start("--shared", "-v", "--timeout", "0.5", "--", "true").outcome()
+    assert code == 75
+    assert re.search(r"waiting for 'apt', held by 'readers' for .*, and '.*' waits for them\n", err), err
+    assert re.search(r"'apt' is held by readers for .*, and '.*' waits for them; waited", err), err
     assert writer.process.poll() is None
     first.send(signal.SIGTERM)
     assert writer.outcome()[:2] == (0, "exclusive\n")
@@ -117,6 +120,7 @@ def test_a_readers_ticket_serves_every_step(shell: Shell) -> None:
 
 def test_break_of_one_reader_leaves_the_others(shell: Shell) -> None:
     first, second = readers(shell)
+    held = shell.run("inspect", "--json", shell.url()).said
     shell.run("break", shell.url(), "--reason", "stuck", "--yes", "--reader", "ci/1").fails(
         75, "'apt' has no reader 'ci/1', nothing was broken; 'lockstead inspect' shows its readers"
     )
@@ -130,8 +134,10 @@ def test_break_of_one_reader_leaves_the_others(shell: Shell) -> None:
     assert states == {"ci/1": "revoked", "ci/2": "held"}
     said = shell.run("break", shell.url(), "--reason", "x", "--now", "--yes", "--json", "--reader", name_of(first)).said
     assert (said["broken"], said["removed"], said["was"]["owner"]) == (True, True, "ci/1")
+    assert said["was"]["token"] == held["token"]
     assert [one["owner"] for one in shell.run("inspect", "--json", shell.url()).said["readers"]] == ["ci/2"]
-    assert [one["owner"] for one in shell.run("history", "--json", shell.store).said] == ["ci/1", "ci/1"]
+    history = shell.run("history", "--json", shell.store).said
+    assert [(one["owner"], one["token"]) for one in history] == [("ci/1", held["token"])] * 2
 
 
 def test_break_of_a_shared_lock_breaks_all_readers(shell: Shell) -> None:

@@ -442,7 +442,10 @@ def test_p05_the_gate_is_refused_by_clients_that_know_locks_only() -> None:
     assert "ttl" not in fields
     with pytest.raises(StoreRefused) as refused:
         decode(GATE, fields, foreign=True)
-    assert str(refused.value) == "'api' is a semaphore with 3 permits; use lockstead.Semaphore, or another key"
+    assert str(refused.value) == (
+        "'api' is a semaphore with 3 permits; use lockstead.Semaphore (at the command line run -n, "
+        "break --slot, permits), or another key"
+    )
 
 
 @pytest.mark.parametrize("traits", [SHARED, EXPIRING], ids=lambda traits: traits.scheme)

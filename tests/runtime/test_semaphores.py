@@ -237,7 +237,10 @@ def test_a_key_belongs_to_a_lock_or_to_a_semaphore(client: Client) -> None:
         with pytest.raises(StoreRefused, match="'apt' is a lock"):
             client.semaphore("apt").inspect()
     with client.semaphore("apt", 2, **FAST).hold():
-        line = "'apt' is a semaphore with 2 permits; use lockstead.Semaphore, or another key"
+        line = (
+            "'apt' is a semaphore with 2 permits; use lockstead.Semaphore (at the command line run -n, "
+            "break --slot, permits), or another key"
+        )
         lock = client.lock("apt")
         for use in (
             lambda: lock.acquire(timeout=0),

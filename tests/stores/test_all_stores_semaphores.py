@@ -103,7 +103,10 @@ def test_a_semaphore_is_resized_and_removed(bench: Bench) -> None:
     client = bench.client()
     semaphore = client.semaphore("api", 2, **LONG_TTL)
     leases = [semaphore.acquire() for _ in range(2)]
-    line = "'api' is a semaphore with 2 permits; use lockstead.Semaphore, or another key"
+    line = (
+        "'api' is a semaphore with 2 permits; use lockstead.Semaphore (at the command line run -n, "
+        "break --slot, permits), or another key"
+    )
     with pytest.raises(StoreRefused, match=line):
         client.lock("api").acquire(timeout=0)
     shown = {one.key: one for one in client.list()}

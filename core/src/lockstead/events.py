@@ -17,7 +17,8 @@ from lockstead.errors import LossReason
 class Waiting:
     """Another holder has the lock, and this acquisition waits. Emitted once for each acquisition.
 
-    held_for is seconds by two machines' wall clocks, for display only; None if unknown.
+    held_for is seconds by two machines' wall clocks, for display only; None if unknown. wanted_by: the writer that
+    waits for readers, maybe this one.
     """
 
     key: str
@@ -25,6 +26,7 @@ class Waiting:
     held_by: str
     purpose: str | None
     held_for: float | None = None
+    wanted_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -360,6 +360,11 @@ class LockOperations:
         )
         if done is None:
             return None
+        if reader is not None:
+            # the registration has a number of its own; the reader's token is the group's
+            done = replace(
+                done, record=replace(done.record, token=reader.token), seen=replace(done.seen, token=reader.token)
+            )
         engine.local_queue.wake_first(self.key)
         report = breaking(self.key, done, context, engine.clock.wall())
         if self.slot:
@@ -385,7 +390,7 @@ def _with_readers(info: LockInfo, context: ProtocolContext) -> Script[LockInfo |
     group = LeaseId(Name(info.key), info.holder, info.incarnation, context.settings.ttl)
     said = yield from registered(group)
     shown = (listing(name, seen, context) for name, seen in said.answer.entries)
-    readers = [one for one in shown if one is not None and not one.is_expired]
+    readers = [replace(one, token=info.token) for one in shown if one is not None and not one.is_expired]
     if not readers:
         return None
     return replace(info, readers=tuple(sorted(readers, key=lambda one: one.acquired_epoch or 0.0)))

@@ -104,7 +104,8 @@ class ProgressListener:
         self._waited = True
         since = "" if event.held_for is None else f" for {duration_text(event.held_for)}"
         purpose = f" (purpose: {event.purpose})" if event.purpose else ""
-        self._progress(f"waiting for {event.key!r}, held by {event.held_by!r}{since}{purpose}")
+        writer = "" if event.wanted_by in (None, event.holder) else f", and {event.wanted_by!r} waits for them"
+        self._progress(f"waiting for {event.key!r}, held by {event.held_by!r}{since}{purpose}{writer}")
 
     def _progress(self, line: str) -> None:
         if self._talks and line:

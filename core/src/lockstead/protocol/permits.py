@@ -210,7 +210,10 @@ def _is_lock(name: Name, record: Record) -> StoreRefused:
 
 def missing(key: str) -> StoreRefused:
     """Return the error of an operation on a semaphore that does not exist."""
-    return StoreRefused(f"there is no semaphore {key!r}: Semaphore(..., permits=N) creates it when it first acquires")
+    return StoreRefused(
+        f"there is no semaphore {key!r}: the first acquisition with a number creates it "
+        "(Semaphore(..., permits=N), at the command line run -n N)"
+    )
 
 
 def agree(wanted: SemaphoreRequest, context: ProtocolContext) -> Script[int]:

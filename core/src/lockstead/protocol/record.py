@@ -230,7 +230,10 @@ def decode(name: Name, fields: Mapping[str, str], *, foreign: bool = False) -> R
     if major > VERSION:
         if is_gate(fields):
             permits = permits_text(gate_limit(name.key, fields))
-            raise KeyIsSemaphore(f"{name.key!r} is a semaphore with {permits}; use lockstead.Semaphore, or another key")
+            raise KeyIsSemaphore(
+                f"{name.key!r} is a semaphore with {permits}; use lockstead.Semaphore (at the command line run -n, "
+                "break --slot, permits), or another key"
+            )
         raise StoreRefused(
             f"the record of {name.key!r} has version {clean(version[:40])}, this lockstead reads {VERSION}: "
             "upgrade this process"

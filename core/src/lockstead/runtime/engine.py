@@ -311,11 +311,10 @@ class Engine:
         since = "" if held_for is None else f" for {duration_text(held_for)}"
         purpose = f" (purpose: {record.purpose})" if record.purpose else ""
         owner = record.shown_owner or "an unknown holder"
-        who = repr(owner)
-        if record.is_group:
-            who = f"{owner}, and {record.wanted_by!r} waits for them" if record.wanted else owner
+        who = owner if record.is_group else repr(owner)
+        writer = f", and {record.wanted_by!r} waits for them" if record.is_group and record.wanted else ""
         return NotAcquired(
-            f"{key!r} is held by {who}{since}{purpose}{after}",
+            f"{key!r} is held by {who}{since}{purpose}{writer}{after}",
             key=key,
             holder=owner,
             purpose=record.purpose,
@@ -327,7 +326,8 @@ class Engine:
         """Emit that an acquisition waits."""
         record = contended.record
         if record is not None:
-            self.emit(Waiting(key, holder, record.shown_owner, record.purpose, self._held_for(record)))
+            held_for = self._held_for(record)
+            self.emit(Waiting(key, holder, record.shown_owner, record.purpose, held_for, record.wanted_by or None))
 
     def _held_for(self, record: Record) -> float | None:
         return None if record.acquired_at is None else max(0.0, self.clock.wall() - record.acquired_at)
