@@ -61,10 +61,13 @@ def _unjust_losses(events: Sequence[Event]) -> Iterator[str]:
 
 
 def _lost_writes(events: Sequence[Event]) -> Iterator[str]:
-    wrote = [one for one in events if one.what == "wrote"]
-    for before, after in pairwise(wrote):
-        if (after.value or 0) <= (before.value or 0):
-            yield f"{after.holder} wrote {after.value} after {before.holder} wrote {before.value}"
+    by_value: dict[int | None, str] = {}
+    for one in events:
+        # in no order: one that is stopped after its last change notes it late
+        if one.what == "wrote" and one.value in by_value:
+            yield f"{one.holder} wrote {one.value}, as {by_value[one.value]} did: a change was lost"
+        if one.what == "wrote":
+            by_value[one.value] = one.holder
 
 
 def _never(events: Sequence[Event]) -> set[str]:
