@@ -123,6 +123,13 @@ def sleeps_until_a_writer_waits():
     until(is_wanted, "a writer waits")
 
 
+@dg.op
+@locked("k", permits=2)
+def uses_a_permit():
+    state = lockstead.Semaphore(f"{os.environ['LOCKSTEAD_TEST_STORE']}#k").inspect()
+    say("seen", f"{lockstead.current_lease().slot} {[one.slot for one in state.held]}")
+
+
 @dg.op(ins={"after": dg.In(dg.Nothing)})
 @locked("k", mode="shared")
 def reads():
@@ -207,7 +214,8 @@ def job_named(op: str, where: str, settings: str) -> dg.JobDefinition:
         fails = "fail" if "fail" in words else "warn"
         timeout = 1 if "impatient" in words else None
         mode = "shared" if "shared" in words else None
-        executor = leased(executor, key="k", on_unclean=fails, timeout=timeout, mode=mode)
+        permits = 2 if "permits" in words else None
+        executor = leased(executor, key="k", on_unclean=fails, timeout=timeout, mode=mode, permits=permits)
 
     @dg.job(name=f"job_{op}", resource_defs={"lock": LOCK}, executor_def=executor)
     def made():

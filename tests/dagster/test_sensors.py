@@ -21,10 +21,11 @@ import dagster as dg
 import pytest
 from dagster._core.test_utils import create_run_for_test
 
+import lockstead
 from dagster_lockstead import names
 from dagster_lockstead.resource import LockResource, LockStore
 from dagster_lockstead.sensors import is_gone, lock_free_sensor, stale_lock_sensor
-from lockstead import LossReason
+from lockstead import LeaseLost, LossReason
 from tests.servers.base import dies_with_us
 
 LONG = 30.0
@@ -141,6 +142,20 @@ def test_the_gate_of_a_reader_is_open_beside_readers_and_that_of_a_writer_is_not
         lock_free_sensor("gate", key="apt", target=publish, mode="write")
 
 
+def test_a_semaphore_is_free_while_a_permit_is(world: World):
+    gate = lock_free_sensor("gate", key="apt", target=publish, permits=2)
+    one, other = (lockstead.Semaphore(f"{world.url}#apt", 2, owner=f"ci/{number}") for number in range(2))
+    with one.hold():
+        assert world.evaluate(gate).run_requests
+        with other.hold():
+            told = world.skipped(gate)
+            assert told.startswith("'apt' is held by ci/")
+            assert {"ci/0", "ci/1"} <= set(told.replace(",", "").split())
+        assert world.evaluate(gate).run_requests
+    with pytest.raises(ValueError, match="permits and mode exclude each other"):
+        lock_free_sensor("gate", key="apt", target=publish, permits=2, mode="shared")
+
+
 def test_an_expired_lease_opens_the_gate(world: World):
     gate = lock_free_sensor("gate", key="apt", target=publish)
     with world.held_by("elsewhere", ttl=1.0) as process:
@@ -220,6 +235,17 @@ def test_the_reader_of_an_ended_run_is_revoked_and_no_other(world: World):
         assert held is not None
         assert {one.owner: one.revoked_by is not None for one in held.readers} == {left: True, other: False}
         assert lives.renew() > 0
+        dead.release()
+
+
+def test_the_permit_of_an_ended_run_is_revoked_and_no_other(world: World):
+    left, other = (names.step_owner(world.run(is_over=is_over), "one", 0) for is_over in (True, False))
+    with lockstead.Semaphore(f"{world.url}#apt", 2, owner=other).hold() as lives:
+        dead = lockstead.Semaphore(f"{world.url}#apt", 2, owner=left).acquire(0)
+        assert f"revoked the lease of '{left}' on 'apt'" in world.skipped(stale_lock_sensor(grace=0))
+        assert lives.renew() > 0
+        with pytest.raises(LeaseLost):
+            dead.renew()
         dead.release()
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lockstead.lease import Lease
     from lockstead.permit_acquisition import PermitAcquisition
     from lockstead.permit_operations import SemaphoreOperations
-    from lockstead.views import LockInfo
+    from lockstead.views import BreakResult, LockInfo
 
 OWNERS_NAMED = 3
 """Number of holders that the owner of a semaphore names."""
@@ -78,6 +78,21 @@ class PermitLock(Lock):
         more = len(owners) - OWNERS_NAMED
         named = ", ".join(owners[:OWNERS_NAMED]) + (f" and {more} more" if more > 0 else "")
         return replace(semaphore_info(found), owner=named)
+
+    def break_lease(
+        self,
+        *,
+        reason: str,
+        by: str | None = None,
+        now: bool = False,
+        incarnation: str | None = None,
+        reader: LockInfo | None = None,
+    ) -> BreakResult | None:
+        """Revoke the lease of one permit, as `Semaphore.break_lease`; reader: its holder (from `inspect`)."""
+        if reader is None or reader.slot is None:
+            raise ValueError(f"{self._key!r} is a semaphore: say whose lease is to be broken, by reader=")
+        operations = self._of_semaphore()
+        return self._run(operations.broken(reader.slot, reason=reason, by=by, now=now, incarnation=incarnation))
 
     def _of_semaphore(self) -> SemaphoreOperations:
         engine = self._ready()

@@ -19,11 +19,12 @@ from lockstead.wrapping import aio_acquiring
 from lockstead.wrapping.acquiring import give_back, look, try_at_once, unclean_before
 from lockstead.wrapping.locks import leases_of, ticket_of
 from lockstead.wrapping.messages import may_need_repair, repair_first
+from lockstead.wrapping.permits import PermitLock
 
 if TYPE_CHECKING:
     from dagster_lockstead.reporting import Reporter
     from dagster_lockstead.spec import LockSpec
-    from lockstead import AsyncLease, AsyncLock, Lease, Lock
+    from lockstead import AsyncLease, AsyncLock, Lease, Lock, LockInfo
     from lockstead.unclean import Unclean
 
 LOG: Final = logging.getLogger("dagster_lockstead")
@@ -37,18 +38,28 @@ def acquire(
 
     other_lock: names another lock that is already held; the wait is then logged as a warning.
     """
-    lease = try_at_once(lock, LOG)
+    # a permit that is free must not be taken beside the one that the run holds
+    seen = look(lock, LOG) if isinstance(lock, PermitLock) else None
+    lease = _of_run(lock, seen, step) or try_at_once(lock, LOG)
     if lease is not None:
         return lease
     seen = look(lock, LOG)
-    for one in leases_of(seen):
-        if seen is not None and one.owner == names.run_owner(step.run_id) and seen.ttl is not None:
-            refuse_upgrade(lock, seen.mode)
-            return lock.attach(ticket_of(lock, seen, one))
+    lease = _of_run(lock, seen, step)
+    if lease is not None:
+        return lease
     reporter.waiting(lock.key, seen)
     if other_lock is not None:
         reporter.warn(nesting.warning(lock.key, other_lock, timeout))
     return lock.acquire(timeout)
+
+
+def _of_run(lock: Lock, seen: LockInfo | None, step: Any) -> Lease | None:
+    """Attach to the lease that the step's run holds; None if it holds none. seen: from `look`."""
+    for one in leases_of(seen):
+        if seen is not None and one.owner == names.run_owner(step.run_id) and one.ttl is not None:
+            refuse_upgrade(lock, seen.mode)
+            return lock.attach(ticket_of(lock, seen, one))
+    return None
 
 
 def refuse_upgrade(lock: Lock | AsyncLock, mode: str) -> None:

@@ -65,6 +65,7 @@ def locked(
     expected: Duration | None = None,
     on_unclean: OnUnclean = "warn",
     mode: str | None = None,
+    permits: int | None = None,
 ) -> Callable[[T], T]:
     """Hold a lock while an op or an asset runs and its outputs are written. Put it below `@op` or `@asset`.
 
@@ -80,6 +81,7 @@ def locked(
         expected=expected,
         on_unclean=on_unclean,
         mode=mode,
+        permits=permits,
     )
 
     return _Decorating(spec)

@@ -35,6 +35,7 @@ def leased(
     purpose: str | None = None,
     on_unclean: OnUnclean = "warn",
     mode: str | None = None,
+    permits: int | None = None,
 ) -> dagster.ExecutorDefinition:
     """Return an executor whose runs hold one lease for all of their steps, in whichever processes these run.
 
@@ -56,6 +57,7 @@ def leased(
         purpose=purpose,
         on_unclean=on_unclean,
         mode=mode,
+        permits=permits,
     )
 
     def create(context: dagster.InitExecutorContext) -> LeasedExecutor:

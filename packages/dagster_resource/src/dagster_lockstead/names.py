@@ -13,6 +13,7 @@ PREFIX: Final = "dagster:"
 KEY: Final = "lockstead/key"
 HOLDER: Final = "lockstead/holder"
 TOKEN: Final = "lockstead/token"  # noqa: S105 - a fencing token is not a secret
+SLOT: Final = "lockstead/slot"
 REASON: Final = "lockstead/reason"
 PREDECESSOR: Final = "lockstead/predecessor"
 WAITED: Final = "lockstead/waited"

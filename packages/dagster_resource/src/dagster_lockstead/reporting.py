@@ -206,10 +206,12 @@ def _of_holder(held: LockInfo) -> dict[str, Any]:
 
 
 def metadata(lease: Lease) -> dict[str, Any]:
-    """Return key, holder and, if drawn, token of a lease as metadata."""
+    """Return key, holder, slot and, if drawn, token of a lease as metadata."""
     said: dict[str, Any] = {names.KEY: lease.key, names.HOLDER: lease.holder}
     if lease.token is not None:
         said[names.TOKEN] = lease.token
+    if lease.slot is not None:
+        said[names.SLOT] = lease.slot
     return said
 
 

@@ -144,6 +144,7 @@ class LockResource(dagster.ConfigurableResource):
         expected: "Duration | None" = None,
         on_unclean: OnUnclean = "warn",
         mode: str | None = None,
+        permits: int | None = None,
     ) -> "AbstractContextManager[Lease]":
         """Hold a lock for a `with` block, whose value is the lease; in an op, an asset, a sensor or a schedule.
 
@@ -161,6 +162,7 @@ class LockResource(dagster.ConfigurableResource):
             expected=expected,
             on_unclean=on_unclean,
             mode=mode,
+            permits=permits,
             is_named=True,
         )
         return section.held(context, self, spec)

@@ -27,7 +27,7 @@ from lockstead import Lease, LeaseLost, Lock, StoreError
 from lockstead.supervise.child_processes import ChildProcesses
 from lockstead.values import SHARED
 from lockstead.wrapping.acquiring import draw_token, give_back, look, marked, take_back_granted, try_at_once
-from lockstead.wrapping.locks import store_of, ticket_of
+from lockstead.wrapping.locks import leases_of, store_of, ticket_of
 
 if TYPE_CHECKING:
     from dagster_lockstead.spec import LockSpec
@@ -195,9 +195,10 @@ class RunLease:
         # step processes on this machine have ended: the executor waited for them, or they were killed
         try:
             seen = self._lock.inspect()
-            if seen is None or seen.holder != lease.holder:
+            own = next((one for one in leases_of(seen) if one.holder == lease.holder), None)
+            if seen is None or own is None:
                 return True
-            ticket = ticket_of(self._lock, seen, seen)
+            ticket = ticket_of(self._lock, seen, own)
             here = socket.gethostname()
             away = {one.owner for one in self._lock.members(ticket) if one.host != here}
             return not away or self._lock.wait_for_members(ticket, owner_filter=away.__contains__, timeout=DRAIN)

@@ -22,7 +22,7 @@ from lockstead.supervise import processes
 from lockstead.values import EXCLUSIVE, SHARED
 from lockstead.wrapping.locks import keeps_out, leases_of
 from lockstead.wrapping.messages import is_held
-from lockstead.wrapping.spec import check_choice
+from lockstead.wrapping.spec import check_choice, of_permits
 
 if TYPE_CHECKING:
     from lockstead import LockInfo
@@ -48,6 +48,7 @@ def lock_free_sensor(
     requests: Callable[[dagster.SensorEvaluationContext], Any] | None = None,
     resource: str = "lock",
     mode: str = EXCLUSIVE,
+    permits: int | None = None,
     **more: Any,
 ) -> dagster.SensorDefinition:
     """Return a sensor that requests a run of its target when the lock is free, and otherwise reports the holder.
@@ -55,16 +56,17 @@ def lock_free_sensor(
     target: a job, its name, or assets. requests: called with the context when the lock is free; returns what a sensor
     may return: run requests or a SkipReason; without it one run is requested. While a run of this sensor is queued or
     in progress, nothing is requested: that run will acquire the lock. The run itself has to acquire it, with `@locked`
-    or `leased`. mode: "shared" if the run is a reader: other readers then do not count. more:
-    parameters of `dagster.sensor`.
+    or `leased`. mode: "shared" if the run is a reader: other readers then do not count. permits: the
+    limit of a semaphore; it is free while a permit is. more: parameters of `dagster.sensor`.
     """
     refuse_template(key, "give a callable of the sensor's context")
     check_choice("mode", mode, (EXCLUSIVE, SHARED))
-    spec = LockSpec(key=key, resource=resource, mode=mode)
+    shared = mode if mode == SHARED or permits is None else None
+    spec = LockSpec(key=key, resource=resource, mode=shared, permits=permits)
 
     def gate(context: dagster.SensorEvaluationContext) -> Any:
         store = checked_resource(resource, getattr(context.resources, resource))
-        lock = store.lock(str(spec.named(context).key), mode=mode)
+        lock = spec.of_permits(store.lock(str(spec.named(context).key), mode=mode))
         held = lock.inspect()
         if keeps_out(lock, held):
             return dagster.SkipReason(is_held(lock.key, held))
@@ -107,12 +109,14 @@ def stale_lock_sensor(
         did = []
         for one in left[:AT_ONCE]:
             why = f"run {_run_of(one)} ended {ended[_run_of(one)]} and left it locked"
-            broken = locks.lock(one.key).break_lease(
+            lock = locks.lock(one.key)
+            # the limit of a semaphore does not matter for breaking a lease
+            broken = (lock if one.slot is None else of_permits(lock, 1)).break_lease(
                 reason=why,
                 by=f"dagster:{name}",
                 now=is_gone(one),
                 incarnation=one.incarnation,
-                reader=None if one.registration is None else one,
+                reader=None if one.registration is None and one.slot is None else one,
             )
             if broken is not None:
                 verb = "removed" if broken.removed else "revoked"
