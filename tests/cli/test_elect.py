@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -128,6 +129,20 @@ def test_once_exits_when_deposed(files: Shell, how: str) -> None:
     if how == "broken":
         lockstead.Lock(files.url()).break_lease(reason="drill", by="ops")
     files.ended(process).fails(76, "max_term has passed" if how == "max_term" else "REVOKED")
+    assert lockstead.Election(files.url()).leader() is None
+
+
+def test_a_term_that_ends_before_its_command_starts_is_given_back_and_campaigned_for_again(files: Shell) -> None:
+    url = f"{files.store}?backoff_max=0.1#apt"
+    process = files.start("elect", url, *TTL, "--max-term", "0", "--", "sleep", "60")
+    assert process.stderr is not None
+    tokens: set[str] = set()
+    while len(tokens) < 6:
+        line = process.stderr.readline()
+        assert line, "it campaigns again"
+        tokens.update(re.findall(r"token (\d+) is lost", line))
+    process.send_signal(signal.SIGTERM)
+    assert files.ended(process).code in (76, 128 + signal.SIGTERM), "the last term may have ended first"
     assert lockstead.Election(files.url()).leader() is None
 
 

@@ -26,7 +26,7 @@ from lockstead.cli.section import Section
 from lockstead.cli.signals import Signals, interruptible
 from lockstead.cli.terminal import Terminal
 from lockstead.election import Election
-from lockstead.errors import StoreError
+from lockstead.errors import LeaseLost, StoreError
 from lockstead.lock import Client
 from lockstead.stores import url as urls
 
@@ -108,6 +108,11 @@ def elect(
                         warn_of_place(client)
                     is_first = False
                     code = hold(term, urls.parse_lock(url), section, stop_times, ticket=True, is_last=False)
+                except LeaseLost:
+                    # the term ended before the command was started; a signal ends the next campaign
+                    if once:
+                        raise
+                    continue
                 finally:
                     section.close()
                 if term.lost_reason is None or not section.ended.is_sure or once or signals.is_ending:

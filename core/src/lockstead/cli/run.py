@@ -33,7 +33,7 @@ from lockstead.cli.progress import ProgressListener, give_back, warn_of_unclean
 from lockstead.cli.section import Ended, Section, StopTimes
 from lockstead.cli.signals import ENDING, interruptible
 from lockstead.cli.terminal import Terminal
-from lockstead.errors import NotAcquired, StoreError
+from lockstead.errors import LocksteadError, NotAcquired
 from lockstead.lease import Lease
 from lockstead.lock import Client, Lock
 from lockstead.protocol.commands import TokenSource
@@ -204,7 +204,7 @@ def hold(
     lease.on_lost(lambda: section.stop(f"{lease.lost_error()}; {name} is stopped"))
     try:
         exports = _exports(lease, store, ticket=ticket)
-    except (StoreError, NotAcquired):
+    except LocksteadError:
         give_back(lease, unused=True)
         raise
     ending = [number for number in section.signals.taken() if number in ENDING]
