@@ -91,26 +91,20 @@ def _find_loss(lease: HeldLease) -> Script[NoReturn]:
 
 def renew_now(lease: HeldLease) -> Script[float]:
     """Renew a lease at once; return the seconds until its deadline."""
-    lease.check()
-    keeper, kept, lease_state = lease._engine.keeper, lease._kept, lease._lease_state
-    outcome = yield from with_retries(
-        lambda: keeper.renewal(kept), lease_state.lease.name, kept.context, until=lease_state.notify_at
-    )
-    keeper.renewed(kept, outcome)
-    lease.check()
+    yield from _renewed_by(lease, lambda: lease._engine.keeper.renewal(lease._kept))
     return lease.time_left
 
 
 def advertise(lease: HeldLease, value: str) -> Script[None]:
     """Change the value that a leader advertises, which renews its term."""
+    own, context = lease._lease_state.lease, lease._kept.context
+    yield from _renewed_by(lease, lambda: election.advertise(own, value, context))
+
+
+def _renewed_by(lease: HeldLease, renewal: Callable[[], Script[Renewal | MemberRenewed | Over]]) -> Script[None]:
     lease.check()
     keeper, kept, lease_state = lease._engine.keeper, lease._kept, lease._lease_state
-    outcome = yield from with_retries(
-        lambda: election.advertise(lease_state.lease, value, kept.context),
-        lease_state.lease.name,
-        kept.context,
-        until=lease_state.notify_at,
-    )
+    outcome = yield from with_retries(renewal, lease_state.lease.name, kept.context, until=lease_state.notify_at)
     keeper.renewed(kept, outcome)
     lease.check()
 
