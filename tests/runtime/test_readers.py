@@ -105,6 +105,17 @@ def test_a_writer_of_the_same_process_gets_in_between_readers(client: Client) ->
     assert order == ["exclusive", "shared"]
 
 
+def test_only_a_reader_that_was_shown_is_broken(client: Client) -> None:
+    lock = client.lock("apt", ttl=60, mode="shared")
+    with lock.hold() as lease:
+        shown = lock.inspect()
+        assert shown is not None
+        for given, name in ((lease.holder, lease.holder), (shown, shown.holder)):
+            with pytest.raises(ValueError, match=f"'{name}' is not a reader; pass one of lock.inspect"):
+                lock.break_lease(reason="stuck", reader=given)  # type: ignore[arg-type]  # a holder's name is no LockInfo
+        assert lease.is_held
+
+
 def test_a_writer_that_gives_up_leaves_neither_mark_nor_place(client: Client, other: Client) -> None:
     lock = client.lock("apt", ttl=60, mode="shared")
     with lock.hold():

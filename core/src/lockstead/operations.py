@@ -346,8 +346,9 @@ class LockOperations:
         context = engine.context(self.settings)
         revoked = registry.revocation(reason, by, self.settings)
         if reader is not None:
-            if reader.registration is None:
-                raise ValueError(f"{reader.holder!r} is not a reader; pass one of lock.inspect().readers")
+            if not isinstance(reader, LockInfo) or reader.registration is None:
+                given = getattr(reader, "holder", reader)
+                raise ValueError(f"{given!r} is not a reader; pass one of lock.inspect().readers")
             name, incarnation = Name(self.key, Space.MEMBER, reader.registration), reader.incarnation
         done = yield from leaving.break_lease(
             name, revoked, context, now=now, incarnation=incarnation, salt=fresh_nonce()
