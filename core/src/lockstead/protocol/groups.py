@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from lockstead.errors import StoreRefused
 from lockstead.protocol.commands import Absent, Extend, Listing, Read, Remove, Reply, Script, Snapshot, ask
 from lockstead.protocol.context import LeaseId, ProtocolContext, over_in
-from lockstead.protocol.members import Drain, registered, sift
-from lockstead.protocol.previous_lease import previous_of, unused
+from lockstead.protocol.members import Drain, owner_of, registered, sift
+from lockstead.protocol.previous_lease import ENDED_LIVES, UNUSED, previous_of, unused
 from lockstead.protocol.record import Record, wanted_text
 from lockstead.renewal import RENEWALS_PER_TTL
 
@@ -107,7 +107,8 @@ def _first_over_in(listed: Reply[Listing], context: ProtocolContext) -> float:
 def end_if_wanted(group: LeaseId, context: ProtocolContext) -> Script[None]:
     """End a group that no reader can join any more, if none is registered. Called after a reader has left.
 
-    The holder of a lease whose downgrade never took effect removes the record, which is still exclusive.
+    The key is left to the writer that waits: readers that come all the time must not found the next group before it
+    looks. The holder of a lease whose downgrade never took effect removes the record, which is still exclusive.
     """
     reply = yield from ask(Read(group.name))
     seen = reply.answer
@@ -121,4 +122,8 @@ def end_if_wanted(group: LeaseId, context: ProtocolContext) -> Script[None]:
     elif (record.is_group and (record.wanted or record.is_ending)) and (
         yield from _occupied_for(group, group.holder, context)
     ) is None:
-        yield unused(group.name, seen.incarnation, previous_of(record, context), context, seen.revision)
+        if record.wanted:
+            heir = {**UNUSED, "heir": owner_of(record.wanted_by)}
+            yield Extend(group.name, heir, seen.incarnation, seen.revision, lifetime=ENDED_LIVES)
+        else:
+            yield unused(group.name, seen.incarnation, previous_of(record, context), context, seen.revision)

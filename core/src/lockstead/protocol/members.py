@@ -99,6 +99,11 @@ class MemberRenewed:
         return None if self.record_deadline is None else min(self.registration_deadline, self.record_deadline)
 
 
+def owner_of(holder: str) -> str:
+    """Return a holder without its nonce."""
+    return holder.rpartition("/")[0] or holder
+
+
 def nonce_of(holder: str) -> str:
     """Return the last part of a holder, which is fresh for every acquisition."""
     return holder.rpartition("/")[2]

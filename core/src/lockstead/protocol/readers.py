@@ -11,6 +11,7 @@ from math import inf
 from lockstead.protocol.acquire import TURNS_MAX, AcquireRequest, Contended, Grant, create, keep_pace, take_over
 from lockstead.protocol.commands import Absent, Read, Script, ask
 from lockstead.protocol.context import LeaseId, ProtocolContext, is_over, over_in
+from lockstead.protocol.election import left_to_heir
 from lockstead.protocol.members import Attached, attach
 from lockstead.protocol.previous_lease import NOBODY_BEFORE
 from lockstead.protocol.record import number
@@ -61,6 +62,9 @@ def _found(request: AcquireRequest, context: ProtocolContext) -> Script[LeaseId 
         founded = yield from create(request, context)
     else:
         record = context.decode(name, seen)
+        left = left_to_heir(name, request.owner, record, reply, context)
+        if left > 0:
+            return Contended(record, seen, over_in=left)
         if (yield from is_over(name, record, reply, seen, request.holder, context)):
             founded = yield from take_over(request, seen, record, context)
         elif record.is_group and not (record.wanted or record.is_ending):
