@@ -24,7 +24,7 @@
 #define BELIEF  LIFE                   /* `expiry.holder_deadline` */
 #endif
 
-#if defined(ALONE_W) || defined(ALONE_R)
+#if defined(ALONE_W) || defined(ALONE_R) || defined(TOGETHER)
 #define IS_ALONE
 #define CAN_FAIL false
 #else
@@ -66,6 +66,12 @@ typedef Call { mtype:call state = NONE; Request request; byte left };
 Call    call[2];
 Request late;
 bit     applied;
+#if defined(TOGETHER) && !defined(LEFT_TO_ANYBODY)
+#define LEFT_TO_THE_WRITER 1           /* a waiting writer is the heir of the group [S8] */
+#else
+#define LEFT_TO_THE_WRITER 0
+#endif
+bit     heir;                          /* the last reader left the key to the writer that waits */
 
 byte group;                            /* the group that the reader joined */
 byte mine;                             /* the reader's registration, as it knows it */
@@ -140,12 +146,12 @@ inline apply(q) {
     if
     :: q.kind == FOUND && record == NOBODY -> next(GROUP); q.expects = EXACT
     :: q.kind == REPLACE_BY_GROUP && record != NOBODY && MAY_REPLACE(q) -> next(GROUP); q.expects = EXACT
-    :: q.kind == CREATE && record == NOBODY -> next(WRITTEN); q.expects = EXACT
-    :: q.kind == REPLACE && record != NOBODY && MAY_REPLACE(q) -> next(WRITTEN); q.expects = EXACT
+    :: q.kind == CREATE && record == NOBODY -> next(WRITTEN); heir = 0; q.expects = EXACT
+    :: q.kind == REPLACE && record != NOBODY && MAY_REPLACE(q) -> next(WRITTEN); heir = 0; q.expects = EXACT
     :: q.kind == EXTEND && record != NOBODY && q.expects != GONE -> write()
     :: q.kind == MARK && record == GROUP && q.expects != GONE -> write(); wanted = 1; q.expects = EXACT
     :: q.kind == UNMARK && record == GROUP && MAY_UNMARK(q) -> write(); wanted = 0
-    :: q.kind == END_GROUP && record == GROUP && MAY_END(q) -> next(NOBODY)
+    :: q.kind == END_GROUP && record == GROUP && MAY_END(q) -> next(NOBODY); heir = LEFT_TO_THE_WRITER
     :: q.kind == REMOVE && record != NOBODY && q.expects != GONE -> next(NOBODY)
     :: q.kind == REMOVE_EXACTLY && record != NOBODY && q.expects == EXACT -> next(NOBODY)
     :: q.kind == SHARE && (record == WRITTEN || record == EARLIER) && q.expects != GONE -> write(); record = GROUP
@@ -212,11 +218,20 @@ inline deliver_late() {
 active proctype network() {
     do
     :: atomic { call[R].state == ASKED -> deliver(R) }
+#ifndef TOGETHER
     :: atomic { call[W].state == ASKED -> deliver(W) }
+#endif
     :: atomic { late.kind != 0 -> deliver_late() }
     :: atomic { late.kind != 0 -> clear(late) } /* lost after all */
     od
 }
+#ifdef TOGETHER
+active proctype network_of_w() {       /* of its own, so that weak fairness is fair to its requests */
+    do
+    :: atomic { call[W].state == ASKED -> deliver(W) }
+    od
+}
+#endif
 
 inline pass(ticks) { ticks = (ticks > 0 -> ticks - 1 : 0) }
 
@@ -229,6 +244,9 @@ bit stays;                             /* the sibling reads for ever */
 active proctype time() {
     do
     :: d_step {
+#ifdef TOGETHER
+        timeout ->                     /* who is alive is prompt */
+#endif
         age = (record != NOBODY && age < LIFE && !STAYS -> age + 1 : age);
         registered_age = (is_registered && registered_age < LIFE -> registered_age + 1 : registered_age);
         sibling = (sibling > 0 && !STAYS -> sibling - 1 : sibling); pass(old);
@@ -286,7 +304,7 @@ active proctype reader() {
     };
 look:                                  /* `readers.attempt_shared` [S1] */
     if
-    :: atomic { record == NOBODY -> send(R, FOUND, GONE, GONE) }
+    :: atomic { record == NOBODY && !heir -> send(R, FOUND, GONE, GONE) }
     :: atomic { record != NOBODY && age >= LIFE -> send(R, REPLACE_BY_GROUP, EXACT, GONE) }
     :: atomic { IS_LIVE_GROUP && !wanted -> group = SAME; goto register }
 #ifdef TICKETS
@@ -367,17 +385,19 @@ joined:
     fi;
 #endif
 begin:
-#ifdef IS_ALONE
+#ifdef ALONE_R
 progress_begin:
 #endif
     atomic { reads = 1; is_proved = 0; owes_proof = 0; promise() };
-#ifdef IS_ALONE
+#ifdef ALONE_R
 progress_work:
 #endif
 work:                                  /* `members.renew_member`: the registration first; a mark does not end it */
     if
+#ifndef TOGETHER                       /* there it works for a while, and leaves */
     :: atomic { reads -> send(R, EXTEND_MINE, GONE, mine) }
     :: atomic { reads && wanted && group != GONE -> send(R, UNMARK, EXACT, GONE) } /* [S7]: its sign of life is stale */
+#endif
 #ifdef WITHDRAWS_WHILE_IT_BELIEVES
     :: goto leave
 #else
@@ -444,7 +464,11 @@ leave:                                 /* `members.take_back`: after the reader 
 #else
     :: atomic { group != GONE && record == GROUP && wanted -> marked = EXACT }
 #endif
+#ifdef TOGETHER
+    :: atomic { !(group != GONE && record == GROUP && wanted) -> goto again }
+#else
     :: goto again
+#endif
     fi;
     if
     :: atomic { !(is_registered && is_listed) && sibling == 0 -> send(R, END_GROUP, marked, GONE); marked = GONE }
@@ -475,7 +499,7 @@ active proctype another() {
         }
     od
 }
-#elif !defined(ALONE_W)
+#elif !defined(ALONE_W) && !defined(TOGETHER)
 active proctype another() {
     do
     :: atomic { sibling == 0 && IS_LIVE_GROUP && !wanted -> sibling = BELIEF - age; promise() } /* moves no revision */
@@ -509,7 +533,11 @@ look:
     :: atomic { record == WRITTEN -> seen = SAME; goto adopt }
     :: atomic { record != NOBODY && record != WRITTEN && age >= LIFE -> seen = EXACT; goto replace }
     :: atomic { record == GROUP && wanted -> seen = EXACT; goto list } /* the mark of any writer serves all */
+#ifdef TOGETHER
+    :: atomic { record == GROUP && !wanted -> seen = SAME; goto mark }
+#else
     :: atomic { record == GROUP -> seen = SAME; goto mark } /* none, or another sign of life */
+#endif
     :: atomic { record != NOBODY && record != WRITTEN && CAN_FAIL -> goto over } /* out of time */
     fi;
 mark:                                  /* [S4] */
@@ -661,7 +689,9 @@ active proctype contender() {
 }
 #endif
 
-#ifdef IS_ALONE
+#ifdef TOGETHER
+init { is_begun = 1 }
+#elif defined(IS_ALONE)
 init {
     atomic {                           /* any state that the dead can have left, and any message of theirs */
         if :: record = NOBODY :: record = GROUP :: record = EARLIER :: record = OLD fi;

@@ -75,6 +75,7 @@ PROOFS: Final = (
     Proof("election", "observers see no lower token, and no value of another term", 1_000_000, ("OBSERVED",)),
     Proof("shared", "a reader alone gets in again and again", 5_000, ("ALONE_R",), is_progress=True),
     Proof("shared", "a writer alone gets in again and again", 3_000, ("ALONE_W",), is_progress=True),
+    Proof("shared", "a writer gets in while a reader comes again and again", 1_000, ("TOGETHER",), is_progress=True),
     Proof("election", "a candidate alone is elected again and again", 3_000, ("ALONE",), is_progress=True),
     Proof("election", "max_term lets another candidate in, again and again", 1_000, ("PAIR",), is_progress=True),
 )
@@ -156,6 +157,7 @@ FAULTS: Final = (
     Fault("shared", NO_READER_BESIDE_A_WRITER, ("LAST_OUT_BY_INCARNATION_ALONE",)),
     Fault("shared", NO_READER_BESIDE_A_WRITER, ("DOWNGRADED_REMOVES_BY_INCARNATION", "DOWNGRADE")),
     Fault("shared", PROGRESS, ("MARK_OF_A_DEAD_WRITER_STAYS", "ALONE_R")),
+    Fault("shared", PROGRESS, ("LEFT_TO_ANYBODY", "TOGETHER")),
     Fault("permits", ONE_FOR_A_SLOT, ("NO_MARGIN",)),
     Fault("permits", WITHIN_THE_LIMIT, ("GATE_READ_BEFORE_THE_SLOT",)),
     Fault("permits", WITHIN_THE_LIMIT, ("GATE_NOT_READ",)),
