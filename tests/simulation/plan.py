@@ -147,7 +147,7 @@ def _shared(plan: Plan, rng: Random) -> Plan:
     behaviour = replace(
         plan.behaviour,
         reads=rng.choice((0.3, 0.6, 0.9)),
-        downgrades=rng.choice((0.0, 0.0, 0.5)),
+        downgrades=rng.choice((0.0, 0.0, 0.9)),
         old=rng.random() < 0.3,
     )
     settings = (*plan.settings, *(rng.choice(plan.settings) for _ in range(rng.choice((0, 1, 2)))))

@@ -63,6 +63,12 @@ def test_every_kind_of_fault_occurs(scenario: Scenario, seeds: int) -> None:
     assert occurred.keys() == set(FAULTS)
 
 
+def test_readers_attach_by_ticket_and_writers_downgrade() -> None:
+    history = "\n".join(line for seed in range(60) for line in play(seed, Scenario.SHARED, keeps_history=True).history)
+    for what in (", shared, ", ", exclusive, ", "by the ticket of a reader", " downgrades "):
+        assert history.count(what) > 5, what
+
+
 def test_several_processes_play_the_same_runs_as_one() -> None:
     alone, together = Totals(), Totals()
     for jobs, totals in ((1, alone), (2, together)):

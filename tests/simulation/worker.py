@@ -249,7 +249,7 @@ class Worker(Process):
         if kept.lease_state.is_owner and self.chance(behaviour.shares):
             self.after(length * random() ** 2, self._share, kept)
         if behaviour.downgrades and not self.is_old and kept.lease_state.is_owner and self.chance(behaviour.downgrades):
-            self.after(length * random(), self._downgrade, kept)
+            self.after(length * random() ** 4, self._downgrade, kept)
         if behaviour.rivals and self.chance(behaviour.rivals):
             self.after(self._up_to_twice(length), self._rival)
         if behaviour.threads and self.chance(behaviour.threads):
@@ -372,6 +372,7 @@ class Worker(Process):
         def joined(outcome: Any) -> None:
             self._acquiring = None
             if isinstance(outcome, Attached):
+                self.log(f"attaches by the ticket of a {'reader' if introduced_by else 'writer'}")
                 kept = self._held = self.attached(outcome, settings)
                 self._work(kept)
                 return
