@@ -71,7 +71,7 @@ def test_the_limit_is_set_closed_and_the_semaphore_removed(files: Shell) -> None
     files.run("run", "-n", "3", "--timeout", "0", files.url(), "--", "true").fails(75, "is closed: its limit is 0")
     done = files.run("permits", files.url(), "--remove", "--json")
     assert (done.code, done.said["done"], done.said["permits"], done.said["state"]) == (0, True, None, "free")
-    assert files.run("permits", files.url()).out == "apt is free: the store has no record of it\n"
+    assert files.run("permits", files.url()).out == "there is no semaphore apt\n"
 
 
 def test_holders_above_a_lowered_limit_are_told_and_waited_for(files: Shell) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from lockstead.cli.exits import Exit, Failed
+from lockstead.cli.exits import Exit, Failed, plain
 from lockstead.cli.inspect import in_full
 from lockstead.cli.options import as_json, opened, parse_lock_url, time_option, warn_of_place
 from lockstead.cli.output import out, out_json, wants_colours
@@ -61,7 +61,10 @@ def permits(url: str, limit: int | None, removes: bool, wait: float | None, json
     if json:
         out_json({**facts(named.key, held, now), "done": is_done})
     elif is_done or shown is not None:
-        out(in_full(named.key, held, now, colours=wants_colours(sys.stdout)))
+        if held is None:
+            out(f"there is no semaphore {plain(named.key)}")
+        else:
+            out(in_full(named.key, held, now, colours=wants_colours(sys.stdout)))
     if not is_done and json:
         return Exit.NOT_ACQUIRED
     if not is_done:
