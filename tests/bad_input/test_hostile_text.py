@@ -106,6 +106,25 @@ def test_h24_too_many_members_are_refused_and_can_be_broken() -> None:
         lock.acquire(timeout=1).release()
 
 
+def test_h24_too_many_readers_of_one_key_hide_no_other_and_can_be_broken() -> None:
+    with client_with((Name("other"), NOBODY)) as client:
+        lock = client.lock("apt", ttl=60, mode="shared")
+        with lock.hold():
+            group = client._engine.observations.groups[Name("apt")]
+            for number in range(MEMBERS_MAX):
+                fields = {**NOBODY, "identity": f"evil/{number}"}
+                registration = Name("apt", Space.MEMBER, f"{group.incarnation}/{number}")
+                client._engine.store.perform(Create(registration, fields), 1.0)
+            with pytest.raises(lockstead.StoreRefused, match=r"more than 10000; .*break it with now=True"):
+                lock.inspect()
+            held, other = client.list()
+            assert (held.key, other.key, other.decode_error) == ("apt", "other", None)
+            assert "more than 10000" in str(held.decode_error)
+            broken = lock.break_lease(reason="in the way", by="ops", now=True, incarnation=held.incarnation)
+            assert broken is not None
+        lock.acquire(timeout=1, mode="exclusive").release()
+
+
 def test_a_records_text_is_cleaned_once_before_use() -> None:
     fields = dict.fromkeys(("identity", "owner", "purpose", "progress", "where", "host", "backtrace"), HOSTILE)
     fields |= {"labels": json.dumps({HOSTILE: HOSTILE}), "revoked": json.dumps({"by": HOSTILE, "reason": HOSTILE})}

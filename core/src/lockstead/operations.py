@@ -452,7 +452,11 @@ def listed(engine: Engine) -> Script[list[LockInfo]]:
     shown: list[LockInfo] = []
     for name, seen in said.answer.entries:
         info = listing(name, seen, context, slots.get(name.key, ()))
-        if info is not None and (info := (yield from _with_readers(info, context))) is not None:
+        try:
+            info = None if info is None else (yield from _with_readers(info, context))
+        except StoreRefused as error:
+            info = None if info is None else replace(info, decode_error=str(error))
+        if info is not None:
             shown.append(info)
     return sorted(shown, key=lambda one: one.key)
 
