@@ -62,6 +62,9 @@ NOT_LOOKED_FOR = {
     "ShowsItsPassword",
     # every renewal of a lock changes a field
     "ExtendSkipsWhatChangesNothing",
+    # its own locks have no permits
+    "PermitsHaveNoParts",
+    "PermitsHaveNoTokens",
 }
 
 
