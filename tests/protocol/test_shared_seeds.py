@@ -1,4 +1,4 @@
-"""Random runs of readers and writers; the same runs find faults."""
+"""Random runs of readers and writers; the same runs find faults that the simulator does not."""
 
 from __future__ import annotations
 
@@ -13,13 +13,7 @@ from tests.simulation.mutants import broken
 
 SEEDS = 150
 
-FOUND = (
-    "first_reader_believes_its_grant",
-    "joins_without_looking",
-    "reader_reads_before_registering",
-    "group_replaced_by_incarnation_alone",
-    "lists_before_the_mark",
-)
+FOUND = ("group_replaced_by_incarnation_alone", "lists_before_the_mark")
 
 
 @CLOCKS

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.protocol import test_shared
 from tests.simulation import play
 from tests.simulation.mutants import MUTANTS, broken
-from tests.simulation.mutants.table import SEEDS, found, table, within
+from tests.simulation.mutants.table import found, table, within
 
-SEARCHED = {name: bound for name, caught in found().items() if (bound := within(caught)) is not None}
+SEARCHED = {name: bound for name in found() if (bound := within(name)) is not None}
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -30,19 +29,19 @@ def test_the_directed_test_catches_the_fault(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SEARCHED)
 def test_random_search_finds_the_fault(name: str) -> None:
+    scenario, bound = MUTANTS[name].scenario, SEARCHED[name]
     with broken(name):
-        caught = next((seed for seed in range(SEARCHED[name]) if play(seed).violation is not None), None)
-    assert caught is not None, f"{name} survived {SEARCHED[name]} seeds: python -m tests.simulation.mutants {name}"
-    assert play(caught).violation is None
+        caught = next((seed for seed in range(bound) if play(seed, scenario).violation is not None), None)
+    assert caught is not None, f"{name} survived {bound} seeds: python -m tests.simulation.mutants {name}"
+    assert play(caught, scenario).violation is None
 
 
 def test_every_mutant_was_searched_for_and_most_are_found() -> None:
     assert set(found()) == set(MUTANTS)
-    # the search plays no readers, so it cannot find their faults
-    readers = {name for name, mutant in MUTANTS.items() if mutant.directed.test.__module__ == test_shared.__name__}
-    assert readers.isdisjoint(SEARCHED)
-    assert len(SEARCHED) > (len(MUTANTS) - len(readers)) / 2
-    assert max(SEARCHED.values()) <= SEEDS
+    without_readers = {name for name, mutant in MUTANTS.items() if mutant.scenario is None}
+    assert len(without_readers & set(SEARCHED)) > len(without_readers) / 2
+    assert set(SEARCHED) - without_readers
+    assert all(bound <= len(MUTANTS[name].seeds) for name, bound in SEARCHED.items())
 
 
 def test_a_fault_is_taken_out_again() -> None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.simulation.plan import Scenario
+
 Patch = tuple[Any, str, Any]
 Fixtures = Callable[[Path], AbstractContextManager[Mapping[str, Any]]]
 
@@ -40,7 +42,10 @@ class Directed:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One fault. what: the fault in a few words; accident: what it comes to in the field, or who had it."""
+    """One fault. what: the fault in a few words; accident: what it comes to in the field, or who had it.
+
+    scenario: the one to search; None for the default of each seed. Runs with readers take longer, so they are fewer.
+    """
 
     name: str
     what: str
@@ -48,6 +53,12 @@ class Mutant:
     directed: Directed
     patches: Callable[[], list[Patch]]
     is_store: bool = False
+    scenario: Scenario | None = None
+
+    @property
+    def seeds(self) -> range:
+        """The seeds to search."""
+        return range(300 if self.scenario is Scenario.SHARED else 2000)
 
 
 MUTANTS: dict[str, Mutant] = {}
@@ -61,13 +72,15 @@ def mutant(
     *,
     fixtures: Fixtures | None = None,
     is_store: bool = False,
+    scenario: Scenario | None = None,
     **given: Any,
 ) -> Callable[[Callable[[], list[Patch]]], Callable[[], list[Patch]]]:
     """Enter a fault under the name of the function that makes its patches."""
 
     def enter(patches: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
         directed = Directed(test, given, fixtures)
-        MUTANTS[patches.__name__] = Mutant(patches.__name__, what, accident, directed, patches, is_store)
+        name = patches.__name__
+        MUTANTS[name] = Mutant(name, what, accident, directed, patches, is_store, scenario)
         return patches
 
     return enter

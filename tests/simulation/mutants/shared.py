@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from lockstead.errors import OutcomeUnknown, StoreUnavailable
@@ -17,8 +18,11 @@ from lockstead.settings import Settings
 from lockstead.values import SHARED
 from tests.protocol import test_shared
 from tests.simulation.mutants.patching import Patch, everywhere, mutant
+from tests.simulation.plan import Scenario
 from tests.simulation.store import NONE
 from tests.simulation.store import SHARED as ONE_CLOCK
+
+with_readers = partial(mutant, scenario=Scenario.SHARED)
 
 # --- readers ----------------------------------------------------------------------------------------------------------
 
@@ -27,7 +31,7 @@ def _joining_by(attach: Callable[..., Any]) -> list[Patch]:
     return [(readers, "attach", attach)]
 
 
-@mutant(
+@with_readers(
     "the founder of a group is a reader before it registers",
     "a writer lists nobody and takes the lock",
     test_shared.test_s01_the_founder_believes_nothing_before_its_registration,
@@ -48,7 +52,7 @@ def first_reader_believes_its_grant() -> list[Patch]:
     return everywhere(readers.attempt_shared, attempt_shared)
 
 
-@mutant(
+@with_readers(
     "a reader does not read the record after its registration",
     "the writer's list was empty before, and it takes the lock",
     test_shared.test_s03_mark_and_list_fall_between_registration_and_read,
@@ -65,7 +69,7 @@ def joins_without_looking() -> list[Patch]:
     return _joining_by(attach)
 
 
-@mutant(
+@with_readers(
     "a reader joins a group that a writer waits for",
     "the writer has listed nobody, and takes the lock",
     test_shared.test_s03_mark_and_list_fall_between_registration_and_read,
@@ -85,7 +89,7 @@ def joins_a_marked_group() -> list[Patch]:
     return _joining_by(attach)
 
 
-@mutant(
+@with_readers(
     "a reader joins another incarnation than it registered under",
     "the writer lists the registrations of the present group",
     test_shared.test_s03_a_group_with_a_new_incarnation_is_another_group,
@@ -103,7 +107,7 @@ def join_ignores_the_incarnation() -> list[Patch]:
     return [(members, "_join", join)]
 
 
-@mutant(
+@with_readers(
     "a reader reads the record before it registers",
     "the writer marks, lists nobody and takes the lock in between",
     test_shared.test_m01_reader_and_writer_never_both_get_in,
@@ -125,7 +129,7 @@ def reader_reads_before_registering() -> list[Patch]:
     return _joining_by(attach)
 
 
-@mutant(
+@with_readers(
     "a reader checks its registration only",
     "the record lapsed, and a client that knows no readers took it over",
     test_shared.test_s02_record_lapses,
@@ -138,7 +142,7 @@ def reader_believes_its_registration_alone() -> list[Patch]:
     return [(LeaseState, "_settle", settle)]
 
 
-@mutant(
+@with_readers(
     "a reader checks the record only",
     "its registration lapsed while others renewed the record; the writer waits for those",
     test_shared.test_s02_registration_lapses_while_siblings_renew,
@@ -151,7 +155,7 @@ def reader_believes_the_record_alone() -> list[Patch]:
     return [(LeaseState, "_settle", settle)]
 
 
-@mutant(
+@with_readers(
     "a grant to a reader ends with the later of its two deadlines",
     "the record was renewed before the reader registered",
     test_shared.test_s02_a_join_counts_from_the_earlier_of_its_two_deadlines,
@@ -165,7 +169,7 @@ def reader_joins_until_the_later_deadline() -> list[Patch]:
     return [(readers, "_granted", granted)]
 
 
-@mutant(
+@with_readers(
     "a reader registers again under the name that it withdrew",
     "the first withdrawal is late, and removes the new registration",
     test_shared.test_s03_withdrawal_in_flight_ends_the_belief,
@@ -175,7 +179,7 @@ def reader_registers_under_the_withdrawn_name() -> list[Patch]:
     return [(acquire.AcquireRequest, "register_anew", lambda _: None)]
 
 
-@mutant(
+@with_readers(
     "the mark of a dead writer stays",
     "readers are kept out until the last old one has left",
     test_shared.test_s07_m04_dead_writers_mark_is_removed_by_who_reads,
@@ -185,7 +189,7 @@ def a_dead_writers_mark_stays() -> list[Patch]:
     return [(observations.ObservationCache, "is_stale", lambda *_: False)]
 
 
-@mutant(
+@with_readers(
     "a reader removes a mark of whatever revision",
     "another writer has marked the group meanwhile",
     test_shared.test_m02_a_late_removal_of_the_mark_by_a_reader_expects_its_revision,
@@ -199,7 +203,7 @@ def mark_removed_by_incarnation_alone() -> list[Patch]:
     return [(members, "Extend", loose)]
 
 
-@mutant(
+@with_readers(
     "a ticket is checked before the registration",
     "its issuer leaves in between; the writer lists nobody",
     test_shared.test_s09_issuer_leaves_between_attach_and_list,
@@ -224,7 +228,7 @@ def ticket_checked_before_registering() -> list[Patch]:
     return [(test_shared, "attach", attach)]
 
 
-@mutant(
+@with_readers(
     "a ticket does not pass the mark of a writer",
     "a task waits for the writer, which waits for the task's group",
     test_shared.test_s09_m11_ticket_passes_the_mark_while_its_issuer_reads,
@@ -255,7 +259,7 @@ def _ending(is_marked: bool, is_exact: bool) -> list[Patch]:
     return everywhere(groups.end_if_wanted, end_if_wanted)
 
 
-@mutant(
+@with_readers(
     "the last reader ends a group that nobody waits for",
     "another reader joins between its list and the removal",
     test_shared.test_s08_reader_joins_as_the_last_one_leaves,
@@ -266,7 +270,7 @@ def last_reader_ends_an_unmarked_group() -> list[Patch]:
     return _ending(is_marked=False, is_exact=True)
 
 
-@mutant(
+@with_readers(
     "the last reader ends its group by the incarnation alone",
     "the mark is removed and another reader joins between its list and the removal",
     test_shared.test_s08_reader_joins_as_the_last_one_leaves,
@@ -277,7 +281,7 @@ def last_reader_ends_by_incarnation_alone() -> list[Patch]:
     return _ending(is_marked=True, is_exact=False)
 
 
-@mutant(
+@with_readers(
     "the last reader leaves a group that a writer waits for",
     "the writer is not woken, and finds the empty list with its next look",
     test_shared.test_s08_the_last_reader_ends_a_group_that_is_wanted,
@@ -293,7 +297,7 @@ def last_reader_ends_nothing() -> list[Patch]:
 # --- writers ----------------------------------------------------------------------------------------------------------
 
 
-@mutant(
+@with_readers(
     "a writer replaces whatever revision the group has now",
     "the mark was removed after its list, and a reader joined",
     test_shared.test_s06_mark_removed_and_reader_joined_between_list_and_replace,
@@ -317,7 +321,7 @@ def group_replaced_by_incarnation_alone() -> list[Patch]:
     return [(acquire, "Replace", replace_incarnation)]
 
 
-@mutant(
+@with_readers(
     "a writer lists without a mark",
     "a reader joins between the list and the replacement",
     test_shared.test_m01_reader_and_writer_never_both_get_in,
@@ -333,7 +337,7 @@ def lists_without_a_mark() -> list[Patch]:
     return [(groups, "_marked", marked)]
 
 
-@mutant(
+@with_readers(
     "a writer marks the group after its list",
     "a reader joined in between",
     test_shared.test_s05_list_before_the_mark,
@@ -348,7 +352,7 @@ def lists_before_the_mark() -> list[Patch]:
     return everywhere(groups.marked_and_empty, marked_and_empty)
 
 
-@mutant(
+@with_readers(
     "a writer lists before an answer shows its mark",
     "the mark is on its way, and a reader joins",
     test_shared.test_s05_mark_without_an_answer,
@@ -366,7 +370,7 @@ def lists_without_an_answer_to_the_mark() -> list[Patch]:
     return [(groups, "_marked", marked)]
 
 
-@mutant(
+@with_readers(
     "a writer takes the lock when its wait times out",
     "a reader takes longer than expected",
     test_shared.test_s05_a_live_reader_at_the_bound_keeps_the_group,
@@ -385,7 +389,7 @@ def group_replaced_at_the_bound() -> list[Patch]:
     return [(acquire, "_after_readers", after_readers)]
 
 
-@mutant(
+@with_readers(
     "a list whose dead registrations were removed counts as empty",
     "one of them renewed in time, or others were in the list",
     test_shared.test_s05_a_dead_reader_renews_as_it_is_removed,
@@ -400,7 +404,7 @@ def group_not_listed_again() -> list[Patch]:
     return [(groups, "_occupied_for", occupied_for)]
 
 
-@mutant(
+@with_readers(
     "a dead reader's registration is removed by incarnation alone",
     "it renewed just in time, and reads on unseen",
     test_shared.test_s05_a_dead_reader_renews_as_it_is_removed,
@@ -414,7 +418,7 @@ def dead_reader_removed_by_incarnation_alone() -> list[Patch]:
     return [(members, "Remove", loose)]
 
 
-@mutant(
+@with_readers(
     "a single try marks the group",
     "readers are kept out by a writer that does not wait",
     test_shared.test_s04_a_try_that_sees_a_reader_leaves_no_mark,
@@ -430,7 +434,7 @@ def a_try_marks() -> list[Patch]:
     return everywhere(true, marked_and_empty)
 
 
-@mutant(
+@with_readers(
     "a writer that gives up leaves its mark",
     "readers are kept out for another ttl",
     test_shared.test_s07_a_writer_that_gives_up_removes_its_own_mark,
@@ -441,7 +445,7 @@ def a_writer_that_gave_up_stays_wanted() -> list[Patch]:
     return [(release, "wanted_text", lambda *_: "nobody")]
 
 
-@mutant(
+@with_readers(
     "a writer behind others in the queue keeps an empty group",
     "an earlier reader cannot join for the mark, the writer cannot pass the reader: both wait forever",
     test_shared.test_m10_an_earlier_reader_in_the_queue_and_a_writer_behind_it_both_get_in,
@@ -457,7 +461,7 @@ def queued_writer_keeps_an_empty_group() -> list[Patch]:
     return [(acquire, "_after_readers", after_readers)]
 
 
-@mutant(
+@with_readers(
     "a group of readers can be reclaimed",
     "readers of another piece of work go on",
     test_shared.test_m06_nobody_reclaims_a_group_or_adopts_it,
@@ -473,7 +477,7 @@ def groups_are_reclaimed() -> list[Patch]:
 # --- downgrade, and what came before ---------------------------------------------------------------------------------
 
 
-@mutant(
+@with_readers(
     "a downgraded lease is released by its incarnation alone",
     "the downgrade lands first, and a reader joins",
     test_shared.test_s10_downgrade_lands_after_the_release,
@@ -483,7 +487,7 @@ def downgraded_removes_by_incarnation() -> list[Patch]:
     return _ending(is_marked=True, is_exact=False)
 
 
-@mutant(
+@with_readers(
     "a sweep removes a lease by its incarnation alone",
     "a downgrade lands first, and a reader joins",
     test_shared.test_s10_downgrade_lands_during_a_sweep,
@@ -498,7 +502,7 @@ def sweep_by_incarnation_alone() -> list[Patch]:
     return [(release, "Remove", loose)]
 
 
-@mutant(
+@with_readers(
     "a downgrade that failed is not repeated",
     "readers wait until the holder has released",
     test_shared.test_s10_a_renewal_repeats_a_downgrade_that_failed,
@@ -508,7 +512,7 @@ def downgrade_is_not_repeated() -> list[Patch]:
     return [(members, "DOWNGRADED", {})]
 
 
-@mutant(
+@with_readers(
     "readers forget how the last writer ended",
     "it crashed half way, and the next writer repairs nothing",
     test_shared.test_s11_m13_expired_travels_through_readers_to_the_next_writer,
@@ -524,7 +528,7 @@ def readers_forget_a_crash() -> list[Patch]:
     return everywhere(true, previous_for_next)
 
 
-@mutant(
+@with_readers(
     "a dead reader's registration has a lock-delay",
     "a writer waits for it much longer than for the reader's ttl",
     test_shared.test_s12_a_registration_has_no_lock_delay,
@@ -541,7 +545,7 @@ def registrations_have_a_lock_delay() -> list[Patch]:
     return [(Engine, "_of_reader", of_reader)]
 
 
-@mutant(
+@with_readers(
     "a client remembers fewer registrations than a lease may have",
     "it forgets each before it is judged: a writer waits forever for 10,000 dead readers",
     test_shared.test_m09_ten_thousand_dead_readers_are_forgotten_in_one_wait,
