@@ -114,7 +114,8 @@ def hold_the_interpreter() -> str:
 def look(context: Any) -> dict[str, Any]:
     lease = lockstead.current_lease()
     seen = context["lockstead"]
-    return {"token": seen.token, "sequencer": str(seen.sequencer), "is_member": lease.is_member, "key": lease.key}
+    said = {"token": seen.token, "sequencer": str(seen.sequencer), "is_member": lease.is_member, "key": lease.key}
+    return said if seen.slot is None else {**said, "slots": [seen.slot, lease.slot]}
 
 
 def defer() -> None:
@@ -154,7 +155,10 @@ def main() -> None:
     settings: dict[str, Any] = {"ttl": ttl}
     if fate == "shared":
         settings["mode"] = "shared"
-    lock = lockstead.Lock(url, owner="airflow:dag/run/group/-1", **settings)
+    permits = 2 if fate == "permit" else None
+    lock = LockSpec(lock=url, keeper=False, permits=permits).of_permits(
+        lockstead.Lock(url, owner="airflow:dag/run/group/-1", **settings)
+    )
     lease = lock.acquire(timeout=10)
     token = lease.sequencer().token
     ticket = lease.detach()
@@ -169,7 +173,7 @@ def main() -> None:
     context: dict[str, Any] = {"ti": TaskInstance(acquired), "where": url}
     if fate == "renamed":  # a template that renders otherwise than when the lock was acquired
         context["where"] = f"{url}-renamed"
-    spec = LockSpec(lock="{{ where }}", keeper=False, on_stale_lease=stale or "fail", **settings)
+    spec = LockSpec(lock="{{ where }}", keeper=False, on_stale_lease=stale or "fail", permits=permits, **settings)
     killed: list[int] = []
     began = threading.Event()
     over: list[str] = []

@@ -139,6 +139,18 @@ def test_an_exception_under_a_held_lease_is_the_tasks_result(bodies: Bodies, sce
     assert told.said["killed"] == 0
 
 
+def test_the_body_of_a_group_with_a_permit_attaches_by_its_ticket_and_sees_the_slot(bodies: Bodies):
+    told = bodies("look+permit")
+    slot, token = told.said["gave"]["slots"][0], told.said["acquired"]["token"]
+    assert told.said["gave"] == {
+        "token": token,
+        "sequencer": f"{token}:permit/{slot}:apt",
+        "is_member": True,
+        "key": "apt",
+        "slots": [slot, slot],
+    }
+
+
 def test_a_readers_body_begins_although_a_writer_waits_and_its_ticket_outlives_it(bodies: Bodies):
     told = bodies("outlast+shared")
     token = told.said["acquired"]["token"]

@@ -72,6 +72,25 @@ def test_readers_are_granted_together_and_a_writer_waits_for_all(waiters: Waiter
     assert seen["grows"]
 
 
+def test_permits_are_granted_up_to_the_limit_and_given_back_by_ticket(waiters: Waiters):
+    seen = waiters("permits")
+    first, second, third = seen["slots"]
+    assert {first, second} == {0, 1}
+    assert third == first
+    assert seen["mode"] == f"permit/{first}"
+    assert f", slot {first} after " in seen["text"]
+    assert seen["full"]
+    assert seen["waited"]
+    assert seen["released"]
+    assert seen["keeper"] == "ended"
+    # the third task ended before its body began
+    assert seen["settled"] == [True, True]
+    assert seen["held"] == ["airflow:d/r/second/-1"]
+    assert seen["left"] > 0
+    assert "'apt' is a semaphore" in seen["refused"]
+    assert "\n" not in seen["refused"]
+
+
 def test_a_reader_whose_task_never_began_gives_back_its_own_lease_alone(waiters: Waiters):
     seen = waiters("unbegun_reader")
     assert (seen["settled"], seen["left"]) == ([True, True], ["other"])

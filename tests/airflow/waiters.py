@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 import lockstead
-from airflow_lockstead import LockSensor, acquiring, compat, triggers, unbegun
+from airflow_lockstead import LockSensor, acquiring, compat, connection, grants, triggers, unbegun
 from airflow_lockstead.spec import LockSpec
 from lockstead.stores.bootclock import BootIdentity, boot_now
 
@@ -138,6 +138,51 @@ async def shared(url: str) -> dict[str, Any]:
         "keeper": (await asyncio.wait_for(keeper, 60))["state"],
         "free": (await asyncio.wait_for(free[1], 60))["state"],
         "grows": granted["token"] > at_once.token,
+    }
+
+
+async def permits(url: str) -> dict[str, Any]:
+    """Two have a permit, a third waits for one; a lease is kept, given back by its ticket, and taken from no other."""
+    log, semaphore = logging.getLogger("task"), lockstead.AsyncSemaphore(url, 2)
+    spec = LockSpec(lock=url, ttl=120.0, keeper=False, permits=2)
+
+    def trigger(owner: str) -> triggers.WaitTrigger:
+        made = triggers.WaitTrigger(triggers.plain(spec), owner, time.time())
+        return triggers.WaitTrigger(**json.loads(json.dumps(made.serialize()[1])))
+
+    first = grants.Grant.read(await fired(trigger("airflow:d/r/first/-1")))
+    second = await asyncio.to_thread(acquiring.at_once, spec, "airflow:d/r/second/-1", log)
+    assert second is not None
+    keeper = asyncio.create_task(triggers.KeepTrigger(triggers.plain(spec), first.ticket)._kept())
+    # a retry of the same owner does not take over the permit of the earlier try
+    full = await asyncio.to_thread(acquiring.at_once, spec, "airflow:d/r/second/-1", log)
+    third = asyncio.create_task(fired(trigger("airflow:d/r/third/-1")))
+    while (state := await semaphore.inspect()) is None or state.next_waiter is None:  # noqa: ASYNC110 - no event tells it
+        await asyncio.sleep(0.05)
+    waited = not third.done()
+    lock = await connection.async_lock(spec)
+    released = await lock.release(first.ticket)
+    granted = grants.Grant.read(await asyncio.wait_for(third, 60))
+    settled = [await unbegun._is_settled(lock, granted, log) for _ in range(2)]
+    state = await semaphore.inspect()
+    left = await semaphore.renew(second.ticket)
+    refused = ""
+    try:
+        await asyncio.to_thread(LockSensor(task_id="s", lock=url).poke, {})
+    except compat.AirflowFailException as error:
+        refused = str(error)
+    return {
+        "slots": [first.slot, second.slot, granted.slot],
+        "mode": first.mode,
+        "text": str(first),
+        "full": full is None,
+        "waited": waited,
+        "released": released,
+        "keeper": (await asyncio.wait_for(keeper, 60))["state"],
+        "settled": settled,
+        "held": state and [one.owner for one in state.held],
+        "left": left,
+        "refused": refused,
     }
 
 

@@ -40,20 +40,22 @@ TELLING: Final = 10.0
 class InForce:
     """The context variable `lockstead` of a body and its templates.
 
-    sequencer: the fencing token as the protected resource checks it; None if the store has no tokens.
+    sequencer: the fencing token as the protected resource checks it; None if the store has no tokens. slot: the number
+    of a permit; None for a lock.
     """
 
     key: str
     holder: str
     token: int | None
     sequencer: Sequencer | None
+    slot: int | None = None
 
     @classmethod
     def of(cls, grant: Grant) -> InForce:
         """Return the context variable for a grant."""
         # of the lease's mode: a reader's sequencer must not admit a writer
         sequencer = None if grant.token is None else lockstead.Sequencer(grant.key, grant.token, grant.mode)
-        return cls(grant.key, grant.holder, grant.token, sequencer)
+        return cls(grant.key, grant.holder, grant.token, sequencer, grant.slot)
 
 
 @dataclass(frozen=True, slots=True)

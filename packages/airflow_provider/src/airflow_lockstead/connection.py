@@ -255,7 +255,7 @@ def lock(spec: LockSpec, owner: str | None = None, labels: Mapping[str, str] | N
     settings = _settings(spec, owner)
     if labels:
         settings["labels"] = {**spec.labels, **labels}
-    return Lock(_url(spec, place), client=place.client if place else None, **settings)
+    return spec.of_permits(Lock(_url(spec, place), client=place.client if place else None, **settings))
 
 
 async def async_lock(spec: LockSpec, owner: str | None = None) -> AsyncLock:
@@ -263,12 +263,16 @@ async def async_lock(spec: LockSpec, owner: str | None = None) -> AsyncLock:
     from lockstead import AsyncLock
 
     place = None if spec.lock is not None else await PLACES.aplace(_conn_id(spec))
-    return AsyncLock(_url(spec, place), client=place.client if place else None, **_settings(spec, owner))
+    made = AsyncLock(_url(spec, place), client=place.client if place else None, **_settings(spec, owner))
+    return spec.of_permits(made)
 
 
 def reclaims(lock: Lock | AsyncLock) -> bool:
-    """Return whether a retry takes over the lease of an earlier try. That of a reader expires: it blocks no reader."""
-    return lock.settings.mode == "exclusive"
+    """Return whether a retry takes over the lease of an earlier try. That of a reader or a permit expires."""
+    from lockstead.wrapping.aio_permits import AsyncPermitLock
+    from lockstead.wrapping.permits import PermitLock
+
+    return lock.settings.mode == "exclusive" and not isinstance(lock, PermitLock | AsyncPermitLock)
 
 
 def client(conn_id: str) -> Client:

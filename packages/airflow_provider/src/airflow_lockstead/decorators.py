@@ -64,6 +64,7 @@ def locked(
     on_unclean: OnUnclean = "warn",
     labels: Mapping[str, str] | None = None,
     mode: str | None = None,
+    permits: int | None = None,
 ) -> _Around:
     """Return a decorator that gives one task a lock of its own: an operator, a decorated task, or a plain function.
 

@@ -37,8 +37,13 @@ class Grant:
 
     @property
     def mode(self) -> str:
-        """Return the mode of the lease."""
-        return LeaseTicket.parse(self.ticket).mode
+        """Return the mode of the lease, as in its sequencer: "permit/2" for a permit."""
+        return LeaseTicket.parse(self.ticket).mode if self.slot is None else f"permit/{self.slot}"
+
+    @property
+    def slot(self) -> int | None:
+        """Return the number of the permit; None for a lock."""
+        return LeaseTicket.parse(self.ticket).slot
 
     @property
     def xcom(self) -> dict[str, Any]:
@@ -67,6 +72,7 @@ class Grant:
 
     def __str__(self) -> str:
         shown = "no token" if self.token is None else f"token {self.token}"
+        shown += "" if self.slot is None else f", slot {self.slot}"
         return f"acquired {self.key!r} with {shown} after {self.waited:.1f} s"
 
 

@@ -51,6 +51,7 @@ class _Locking:
         on_unclean: OnUnclean = "warn",
         labels: Mapping[str, str] | None = None,
         mode: str | None = None,
+        permits: int | None = None,
         acquire_args: Mapping[str, Any] | None = None,
         release_args: Mapping[str, Any] | None = None,
         keeper_args: Mapping[str, Any] | None = None,
@@ -71,6 +72,7 @@ class _Locking:
                 on_unclean=on_unclean,
                 labels=labels or {},
                 mode=mode,
+                permits=permits,
             )
             check_keeper(spec, config.KEEPER_TTL_MIN.value)
         # the grid view shows the tooltip of a group
@@ -210,7 +212,8 @@ class LockedTaskGroup(_Locking, TaskGroup):  # type: ignore[misc]  # the base cl
     file is parsed.
 
     With mode="shared" each task is a reader in its own right. A writer that waits lets the tasks of the group begin, by
-    the ticket, until the group is released.
+    the ticket, until the group is released. With permits=3 at most three such groups run at once, and all tasks of one
+    have the same slot.
 
     There may be pauses between the tasks. A task that is cleared alone after the release finds no lease: see
     `on_stale_lease`.

@@ -52,6 +52,7 @@ class _LockOperator(RendersLock, compat.BaseOperator):  # type: ignore[misc]  # 
         on_unclean: OnUnclean = "warn",
         labels: Mapping[str, str] | None = None,
         mode: str | None = None,
+        permits: int | None = None,
         spec: LockSpec | None = None,
         **kwargs: Any,
     ) -> None:
@@ -71,6 +72,7 @@ class _LockOperator(RendersLock, compat.BaseOperator):  # type: ignore[misc]  # 
             "on_unclean": None if on_unclean == "warn" else on_unclean,
             "labels": labels,
             "mode": mode,
+            "permits": permits,
         }
         if spec is not None:
             _check_alone(self.task_id, words, kwargs.get("default_args") or {})
@@ -116,6 +118,8 @@ class AcquireLockOperator(_LockOperator):
     :param labels: texts that are stored in the record of the lock.
     :param mode: "exclusive", or "shared" for a reader. A retry of a reader acquires again, and its earlier lease
         expires. (templated)
+    :param permits: the limit of a semaphore, which is acquired in place of a lock. A retry acquires another permit, and
+        the earlier one expires.
     :param deferrable: wait in the triggerer; if False, in the worker slot.
     :param scope: for a group: the group's id, from which the owner's name is made.
     :param spec: for a group: the lock, defined once for all of its tasks.
@@ -220,6 +224,7 @@ class ReleaseLockOperator(_FromAcquire):
     def execute(self, context: Any) -> bool:
         """Release the lease; return True if it was held until then."""
         from airflow_lockstead import connection, errors
+        from lockstead.wrapping.locks import leases_of
 
         grant = self._grant(context)
         if grant is None:
@@ -232,11 +237,11 @@ class ReleaseLockOperator(_FromAcquire):
                 self.log.info("released %r, held by %r with token %s", grant.key, grant.holder, grant.token)
                 return True
             held = lock.inspect()
-        if held is not None and held.holder == grant.holder:
+        if any(one.holder == grant.holder for one in leases_of(held)):
             still = ", ".join(sorted(one.owner for one in lock.members(grant.ticket)))
             self.log.warning("members still work under the lease (%s): %r is left to expire", still, grant.key)
         else:
-            now = "it is free" if held is None else f"{held.owner!r} holds it"
+            now = "it is free" if held is None or not leases_of(held) else f"{held.owner!r} holds it"
             self.log.warning("the lease of %r on %r had already ended; now %s", grant.holder, grant.key, now)
         return False
 

@@ -165,7 +165,7 @@ def _checked_settings(spec: LockSpec) -> Settings:
             del settings[name]
     if spec.lock is None or is_template(spec.lock):
         return Settings.make(**settings)
-    checked = Lock(spec.lock, **settings).settings
+    checked = spec.of_permits(Lock(spec.lock, **settings)).settings
     if not urls.spans_processes(spec.lock):
         raise ValueError(
             f"a {spec.lock.partition(':')[0]}: lock lives in one process and cannot be handed over: every task is a "

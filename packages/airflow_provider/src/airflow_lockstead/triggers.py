@@ -277,5 +277,5 @@ async def _detached(lock: AsyncLock, lease: AsyncLease, told: str | None) -> Lea
         raise
 
 
-def _which(spec: LockSpec) -> tuple[str | None, ...]:
-    return spec.lock, spec.key, spec.conn_id, spec.mode
+def _which(spec: LockSpec) -> tuple[str | int | None, ...]:
+    return spec.lock, spec.key, spec.conn_id, spec.mode, spec.permits

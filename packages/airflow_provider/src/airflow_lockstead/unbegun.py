@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import lockstead
 from airflow_lockstead import compat
 from lockstead.values import SHARED
+from lockstead.wrapping.locks import leases_of
 
 if TYPE_CHECKING:
     import logging
@@ -53,8 +54,9 @@ async def _give_back(lock: AsyncLock, grant: Grant) -> bool:
     If the lease before it ended unclean, it is broken instead, so that the next holder is informed too.
     """
     said = lockstead.LeaseTicket.parse(grant.ticket)
-    if grant.unclean is None or said.mode == SHARED:
-        return await lock.release(said)  # a group of readers still informs the next holder
+    if grant.unclean is None or said.mode == SHARED or said.slot is not None:
+        # a group of readers still informs the next holder; who takes a permit is not refused for an unclean end
+        return await lock.release(said)
     broken = lock.break_lease(reason=grant.unclean, by=said.holder, now=True, incarnation=said.incarnation)
     return await broken is not None
 
@@ -79,7 +81,7 @@ async def _is_settled(lock: AsyncLock, grant: Grant, log: logging.Logger) -> boo
     """Release a grant without members; True if nothing is left to do. The bodies of readers do not need it."""
     if lockstead.LeaseTicket.parse(grant.ticket).mode != SHARED:
         held = await lock.inspect()
-        if held is None or held.holder != grant.holder:
+        if all(one.holder != grant.holder for one in leases_of(held)):
             return True
         if any(not one.is_expired for one in await lock.members(grant.ticket)):
             return True  # its body has begun, and the release or the ttl ends the lease
