@@ -23,10 +23,12 @@ from lockstead import (
 )
 from lockstead.events import EngineWarning
 from lockstead.protocol.commands import Command, Create, Extend, List, Read, Remove
+from lockstead.protocol.permits import turn_name
 from lockstead.stores.memory import MemoryStore
 from lockstead.stores.memory.store import Memory
 from lockstead.values import Name
 from tests.runtime.faulty import quiet, until
+from tests.runtime.fifo import FifoStore
 
 FAST: dict[str, Any] = {"ttl": 10, "backoff_min": 0.005, "backoff_max": 0.05}
 
@@ -362,6 +364,27 @@ def test_who_waits_and_gives_up_leaves_no_turn_behind(memory: Client) -> None:
     assert shown is not None
     assert shown.next_waiter is None
     lease.release()
+
+
+def test_who_gives_up_behind_the_turn_leaves_no_place_in_its_queue() -> None:
+    """The place would keep all later waiters out while a permit is free."""
+    first = FifoStore()
+
+    def ask() -> None:
+        with Client(first.beside(), listener=quiet) as own:
+            own.semaphore("api", 1, **FAST).acquire(timeout=30).release()
+
+    with Client(first, listener=quiet) as client, Client(first.beside(), listener=quiet) as other:
+        held = client.semaphore("api", 1, **FAST).acquire()
+        leader = threading.Thread(target=ask)
+        leader.start()
+        until(lambda: (state := client.semaphore("api").inspect()) is not None and state.next_waiter)
+        with pytest.raises(NotAcquired):
+            other.semaphore("api", 1, **FAST).acquire(timeout=0.5)
+        until(lambda: first.waiting(turn_name("api")) == [])
+        held.release()
+        leader.join(30)
+        assert not leader.is_alive()
 
 
 def test_a_hold_decorates() -> None:

@@ -126,7 +126,7 @@ class PermitAcquisition(Acquisition):
 
     def _clean_up_turn(self, error: BaseException | None = None) -> None:
         wish = self._wish
-        if wish.has_queued and (wish.turn.unsettled or wish.turn.may_keep_place or error):
+        if wish.has_queued and (wish.is_queued or wish.turn.unsettled or wish.turn.may_keep_place or error):
             self.engine.clean_up_abandoned(wish.turn, wish.turn_settings, error)
 
     def came_late(self) -> None:

@@ -80,6 +80,7 @@ class PermitRequest:
 
     request: that of the slot tried last, before that a template. turn: the request for the turn. in_order: the store
     has a queue, so newcomers do not overtake the holder of the turn. guess: a slot to try before any listing.
+    has_queued: the turn was asked for; is_queued: and not granted, so that a place in its queue may remain.
     on_wait: called before each wait. on_abandoned: called with a request whose write may still take effect.
     """
 
@@ -92,6 +93,7 @@ class PermitRequest:
     on_wait: Callable[[Contended | StoreError], None] | None = None
     on_abandoned: Callable[[AcquireRequest], None] = lambda _request: None
     has_queued: bool = False
+    is_queued: bool = False
     turn_grant: Grant | None = None
     turn_due_at: float = 0.0
     abandoned: int = 0
@@ -413,13 +415,14 @@ def _has_turn(wish: PermitRequest, context: ProtocolContext) -> Script[bool]:
 
 def _take_turn(wish: PermitRequest, context: ProtocolContext, gives_up_at: float) -> Script[Grant | Contended | None]:
     """Wait for the turn; None if it cannot be had, so that the permits are waited for without it."""
-    wish.has_queued = True
+    wish.has_queued = wish.is_queued = True
     turn_context = replace(context, settings=wish.turn_settings)
     try:
         taken = yield from acquire(wish.turn, turn_context, gives_up_at=gives_up_at, tries_once=False, look_first=True)
     except StoreRefused:
         return None
     if isinstance(taken, Grant):
+        wish.is_queued = False
         wish.turn_grant, wish.turn_due_at = taken, taken.sent_at + wish.turn_settings.renew_every
         wish.turn.unsettled = True  # no keeper renews it: whoever ends this wish must remove it
     return taken
