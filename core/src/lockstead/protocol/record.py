@@ -56,12 +56,13 @@ REVOKED_BYTES_MAX: Final = 1024
 BY_BYTES_MAX: Final = 200
 """Maximum bytes of the name in a revocation, which leaves room for the reason."""
 _RESERVED: Final = {"progress": PROGRESS_BYTES_MAX, "revoked": REVOKED_BYTES_MAX, "value": VALUE_BYTES_MAX}
-ROOM: Final = FIELDS_BYTES_MAX - sum(len(name) + most for name, most in _RESERVED.items()) - 256
+ROOM: Final = FIELDS_BYTES_MAX - len("progressrevoked") - PROGRESS_BYTES_MAX - REVOKED_BYTES_MAX - 256
 """Bytes for the other fields of a new record.
 
-The rest is for fields that are written later: the progress, a revocation, a leader's value, and 256 bytes that drivers
-and renewals add.
+The rest is for fields that are written later: the progress, a revocation, and 256 bytes that drivers and renewals add.
 """
+_ROOM_OF_LEADER: Final = ROOM - len("value") - VALUE_BYTES_MAX
+"""The same for a leader's record, whose value may be changed later."""
 WANTED_BYTES_MAX: Final = 600
 """Maximum bytes of the name of the writer that waits for readers."""
 NAMED_MAX: Final = 200
@@ -428,9 +429,10 @@ def _granted(fields: Mapping[str, str], lifetime: float, wall_now: float, clock:
 def truncated(fields: dict[str, str]) -> dict[str, str]:
     """Truncate long fields, the backtrace first, so that the store accepts the record and fields added later."""
     # a character takes at most four bytes, so most records need not be encoded to see that they fit
-    if 4 * (sum(map(len, fields)) + sum(map(len, fields.values()))) <= ROOM:
+    room = _ROOM_OF_LEADER if "value" in fields else ROOM
+    if 4 * (sum(map(len, fields)) + sum(map(len, fields.values()))) <= room:
         return fields
-    over = _size(fields) - ROOM
+    over = _size(fields) - room
     for name in ("backtrace", "labels", "purpose", "where"):
         if over <= 0:
             break
@@ -442,7 +444,7 @@ def truncated(fields: dict[str, str]) -> dict[str, str]:
             fields[name] = kept
         else:
             del fields[name]
-        over = _size(fields) - ROOM
+        over = _size(fields) - room
     return fields
 
 
