@@ -54,20 +54,18 @@ def test_dag_test_waits_inline_says_so_skips_the_keeper_and_ends(name: str, tmp_
     }
     subprocess.run(version.command("db", "migrate"), env=told, capture_output=True, check=True)
     first = lockstead.Lock(url, ttl=25, owner="who came first").acquire(timeout=10)
-    first.detach()  # nobody keeps it: it expires while the DAG waits
-    done = subprocess.run(
-        [str(version.python), str(path)],
-        env=told,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout[-4000:]
-    states = dict(line.split()[1:] for line in done.stdout.splitlines() if line.startswith("TASK "))
+    command = ["timeout", "300", str(version.python), str(path)]
+    waits, said = "waiting in this process, because dag.test()", ""
+    with subprocess.Popen(command, env=told, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            said += line
+            if waits in line:
+                first.release()
+    assert running.returncode == 0, said[-4000:]
+    states = dict(line.split()[1:] for line in said.splitlines() if line.startswith("TASK "))
     assert states == dict.fromkeys(("acquire", "release", "work", "after"), "success") | {"keep": "skipped"}
-    assert "waiting in this process, because dag.test()" in done.stdout
-    assert "RUN success" in done.stdout
-    assert "works with token" in done.stdout
+    assert waits in said
+    assert "RUN success" in said
+    assert "works with token" in said
     assert lockstead.Lock(url).inspect() is None
