@@ -98,7 +98,7 @@ def test_p01_a_slot_whose_gate_is_not_read_is_found_again_after_the_outage() -> 
     assert sum(name.is_slot for name in bench.store.entries) == 1
 
 
-def test_p01_a_wish_that_leaves_an_unknown_slot_goes_on_as_another_holder() -> None:
+def test_p01_m15_a_wish_leaves_an_unknown_slot_as_another_holder() -> None:
     """M15: the late write takes effect beside the grant; it is swept, and the grant is not."""
     bench = SemaphoreBench()
     asking = bench.taking("a", permits=2)
@@ -253,7 +253,7 @@ def test_p02_a_slot_that_was_given_back_without_an_answer_is_not_adopted(is_sent
     assert held.incarnation == grant.lease.incarnation
 
 
-def test_p02_a_gate_that_was_deleted_is_created_again_and_counts() -> None:
+def test_p02_m17_a_deleted_gate_is_created_again_and_counts() -> None:
     """M17: the next gate may have another limit."""
     bench = SemaphoreBench()
     bench.taken("a", 3, 0)
@@ -344,7 +344,7 @@ def test_p03_growth_counts_at_once() -> None:
 
 
 @EVERY
-def test_p04_taker_registers_as_the_limit_sinks(traits: Traits) -> None:
+def test_p04_m14_taker_registers_as_the_limit_sinks(traits: Traits) -> None:
     bench = SemaphoreBench(traits)
     bench.taken("a", 2, 0)
     asking = bench.taking("b", permits=None, tries_once=True)
@@ -664,7 +664,7 @@ def test_p06_the_turn_is_renewed_while_its_holder_waits(traits: Traits) -> None:
 
 
 @JUDGED
-def test_p06_a_dead_waiters_turn_is_had_within_its_ttl(traits: Traits) -> None:
+def test_p06_m16_a_dead_waiters_turn_is_had_within_its_ttl(traits: Traits) -> None:
     """M16."""
     bench = SemaphoreBench(traits, ttl=3600)
     bench.taken("holder", 1)
