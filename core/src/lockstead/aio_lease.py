@@ -83,8 +83,8 @@ class AsyncLease(AsyncGuardedLease):
 
         ValueError if it is shared already, or if a ticket was ever made: its users count on an exclusive lease.
         LeaseLost if it has ended. StoreUnavailable or OutcomeUnknown if the store does not answer: the lease then
-        counts as shared, but readers may have to wait until it is released. There is no way back: release it, acquire
-        it with mode="exclusive", and read again what you have read.
+        counts as shared, but readers may have to wait until it is released. It cannot become exclusive again: release
+        it, acquire it with mode="exclusive", and read again what you have read.
         """
         await self._converse(operations.downgrade(self))
 
