@@ -32,7 +32,8 @@ def marked_and_empty(
     """Return the record of a group, as an answer shows it marked, if no reader is registered under it after that.
 
     Otherwise the seconds until a registration can expire; None if the record has changed. reply: the one that shows the
-    record. A writer that waits marks the record at once, one that only tries when it has seen no reader.
+    record. A writer marks the record from its second attempt on, since it waits then; in its first, or if it only
+    tries, only once it has seen no reader.
     """
     seen: Snapshot = reply.answer
     group = LeaseId(request.name, record.holder, seen.incarnation, record.ttl or context.settings.ttl)
