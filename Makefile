@@ -189,7 +189,6 @@ bench-dagster: $(STAMP) debian ## measure a lock in a real Dagster's ops beside 
 	@scripts/orchestrator dagster 1.13
 	$(BUILD)/dagster/1.13/bin/python -m tests.benchmarks.pools $(ARGS)
 
-# needs Chromium and chromedriver, which no test needs: apt-get install --no-install-recommends chromium chromium-driver
 .PHONY: pictures
 pictures: $(STAMP) debian ## take the pictures of the docs anew, in headless Chromium on real orchestrators
 	@scripts/orchestrator airflow 3.3
