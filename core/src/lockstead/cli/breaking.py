@@ -183,7 +183,7 @@ def _message(key: str, broken: BreakResult, held: LockInfo) -> str:
     if held.registration is not None:
         what, free = f"reader {held.holder} of {key}", "no writer waits for it"
     if _was_revoked(broken):
-        from lockstead.cli.format import expires_epoch
+        from lockstead.states import expires_epoch
 
         until = date_text(expires_epoch(held, time.time()) if held.revoked_by is not None else None)
         over = "one ttl after that" if until is None else f"soon after {until}"

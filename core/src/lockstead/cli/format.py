@@ -13,16 +13,11 @@ from lockstead.cli.exits import plain
 from lockstead.cli.output import instant
 from lockstead.reading import date_text
 from lockstead.runtime.engine import duration_text
+from lockstead.states import expires_epoch, held_for, overdue_for, state_of, time_left
 from lockstead.values import EXCLUSIVE, SHARED, Sequencer
 
 if TYPE_CHECKING:
     from lockstead.views import AuditEntry, Contender, LockInfo, Permits
-
-TAKEABLE: Final = ("free", "expired")
-"""States in which the lock can be acquired."""
-
-URGENT: Final = ("overdue", "unreadable")
-"""States that need attention; a list begins with them."""
 
 FOREIGN: Final = "another program's lock"
 
@@ -44,48 +39,6 @@ READER_FACTS: Final = tuple(name for name in FACTS if name not in _OF_THE_LOCK)
 
 ENTRY_FACTS: Final = ("key", "at", "what", "by", "reason", "owner", "holder", "incarnation", "token")
 """The keys of an audit entry in JSON, in order."""
-
-
-def state_of(held: LockInfo | None, now: float) -> str:
-    """Return the state of a lock. now: seconds since the epoch."""
-    if held is None:
-        return "free"
-    if held.decode_error is not None:
-        return "unreadable"
-    if held.permits is not None:
-        return "free" if held.permits.free > 0 else "held"
-    if held.is_expired:
-        return "expired"
-    if held.revoked_by is not None:
-        return "revoked"
-    if held.closing:
-        return "closing"
-    return "overdue" if overdue_for(held, now) is not None else "held"
-
-
-def held_for(held: LockInfo, now: float) -> float | None:
-    """Return the seconds since it was acquired."""
-    return None if held.acquired_epoch is None else max(0.0, now - held.acquired_epoch)
-
-
-def time_left(held: LockInfo, now: float) -> float | None:
-    """Return the seconds until the lease expires unless it is renewed, by the store's clock if that is known."""
-    if held.ttl is not None and held.age is not None:
-        return max(0.0, held.ttl - held.age)
-    expires = expires_epoch(held, now)
-    return None if expires is None else max(0.0, expires - now)
-
-
-def expires_epoch(held: LockInfo, now: float) -> float | None:
-    """Return when the lease expires unless it is renewed, in epoch seconds. A break starts a new ttl."""
-    if held.revoked_by is None:
-        return held.expires_epoch
-    return None if held.ttl is None or held.age is None else now + held.ttl - held.age
-
-
-def overdue_for(held: LockInfo, now: float) -> float | None:
-    """Return the seconds since the work became overdue; None if it is not, or gave no expected duration."""
-    return None if held.alert_epoch is None or now < held.alert_epoch else now - held.alert_epoch
 
 
 def facts(key: str, held: LockInfo | None, now: float) -> dict[str, Any]:

@@ -47,7 +47,8 @@ def inspect(url: str, exit_code: bool, json: bool) -> int:
         has_queue = isinstance(client._engine.store, ShowsQueue) and (held is None or held.permits is None)
         waiting = _waiting(lock) if has_queue else None
         warn_of_place(client)
-    from lockstead.cli.format import TAKEABLE, facts, state_of, waiting_facts
+    from lockstead.cli.format import facts, waiting_facts
+    from lockstead.states import TAKEABLE, state_of
 
     now = time.time()
     if json:
@@ -79,7 +80,8 @@ def _waiting(lock: Lock) -> list[Contender] | None:
 
 def in_full(key: str, held: LockInfo | None, now: float, waiting: Sequence[Contender] = (), *, colours: bool) -> str:
     """Return all fields of a lock as lines of text."""
-    from lockstead.cli.format import URGENT, details, headline, queue, state_of
+    from lockstead.cli.format import details, headline, queue
+    from lockstead.states import URGENT, state_of
 
     first = headline(key, held, now)
     if colours:

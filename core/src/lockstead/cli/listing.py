@@ -36,8 +36,9 @@ def list_locks(url: str, json: bool) -> int:
     with opened(place.store) as client:
         found = [held for held in client.list() if place.key in (None, held.key)]
         warn_of_place(client)
-    from lockstead.cli.format import LOCK_HEADS, LOCK_WORDS, URGENT, facts, lock_row, state_of
+    from lockstead.cli.format import LOCK_HEADS, LOCK_WORDS, facts, lock_row
     from lockstead.cli.table import out_table
+    from lockstead.states import URGENT, state_of
 
     now = time.time()
     rank = {state: number for number, state in enumerate(URGENT)}
