@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import traceback
@@ -18,6 +19,7 @@ from lockstead.stores.memory import MemoryStore
 from lockstead.testing.conformance.names import ODD_KEYS
 from lockstead.urls import handed_on, lock_url
 from lockstead.values import checked_key
+from tests.inventory import STORES
 
 
 @pytest.mark.parametrize(
@@ -269,3 +271,21 @@ def test_a_store_of_another_folder_than_there_is_is_refused(tmp_path: Path) -> N
 )
 def test_a_process_that_is_started_is_told_the_user_and_no_password(text: str, handed: str) -> None:
     assert handed_on(url.parse_lock(text)) == handed
+
+
+OPENED = """
+import sys
+from lockstead.stores import url
+for text in sys.argv[1:]:
+    print(url.open_store(text).url.partition(":")[0])
+print(*(name for name in sys.modules if name.endswith((".doctor", ".examination"))))
+"""
+
+
+def test_an_opened_store_has_not_imported_its_diagnosis(tmp_path: Path) -> None:
+    texts = [known.url.format(who="", port=1).replace("/nowhere", str(tmp_path)) for known in STORES.values()]
+    told = {**os.environ, "STORAGE_EMULATOR_HOST": "http://127.0.0.1:1"}
+    shown = subprocess.run(
+        [sys.executable, "-c", OPENED, *texts], env=told, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert shown.stdout.splitlines() == [*STORES, ""]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from lockstead.protocol.commands import Command, Traits
@@ -51,13 +51,14 @@ class Store(Protocol):
 
 
 class StoreBase:
-    """Base class of a store with one URL; provides its repr. url: see `Store.url`.
-
-    behind: see `SupportsDiagnostics.behind`.
-    """
+    """Base class of a store with one URL; provides its repr. url: see `Store.url`."""
 
     url: str
-    behind: ClassVar[Mapping[Guarantee, str]] = {}
+
+    @property
+    def behind(self) -> Mapping[Guarantee, str]:
+        """See `SupportsDiagnostics.behind`."""
+        return {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"

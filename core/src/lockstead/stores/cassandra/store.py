@@ -32,7 +32,6 @@ from lockstead.protocol.commands import (
 )
 from lockstead.stores.cassandra import rows
 from lockstead.stores.cassandra.connection import Connection, Found, MakeCluster
-from lockstead.stores.cassandra.doctor import BEHIND, examination
 from lockstead.stores.cassandra.rows import Row, at
 from lockstead.stores.kept import is_expected
 from lockstead.stores.port import StoreBase
@@ -40,7 +39,7 @@ from lockstead.values import Name
 
 if TYPE_CHECKING:
     from lockstead.stores.cassandra.url import Where
-    from lockstead.stores.examination import Finding
+    from lockstead.stores.examination import Finding, Guarantee
 
 A = TypeVar("A")
 
@@ -64,7 +63,6 @@ class CassandraStore(StoreBase):
     """
 
     traits = TRAITS
-    behind = BEHIND
 
     def __init__(
         self, where: Where, make: Callable[[], object] | None = None, *, wall: Callable[[], float] = time.time
@@ -207,8 +205,17 @@ class CassandraStore(StoreBase):
 
     # --- examining -----------------------------------------------------------------------------------------------
 
+    @property
+    def behind(self) -> Mapping[Guarantee, str]:
+        """Return what in this store is behind a guarantee."""
+        from lockstead.stores.cassandra.doctor import BEHIND
+
+        return BEHIND
+
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as in the port
         """Check the cluster: its version, its nodes, the replication of the keyspace, the table."""
+        from lockstead.stores.cassandra.doctor import examination
+
         yield self._where.transport()
         yield from examination(self._connection.look, self._where, limit)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +14,6 @@ from lockstead.stores.driven import DrivenStore
 from lockstead.stores.etcd.aio_client import AsyncClient
 from lockstead.stores.etcd.batch import batch
 from lockstead.stores.etcd.client import ANSWER_MAX, Client
-from lockstead.stores.etcd.doctor import BEHIND, examination
 from lockstead.stores.etcd.encoding import Request, Response
 from lockstead.stores.etcd.leases import Leases
 from lockstead.stores.etcd.listener import Listener
@@ -29,7 +28,7 @@ from lockstead.stores.port import Standing
 from lockstead.stores.subscriptions import OnChange, Subscription
 
 if TYPE_CHECKING:
-    from lockstead.stores.examination import Finding
+    from lockstead.stores.examination import Finding, Guarantee
     from lockstead.values import Name
 
 TRAITS: Final = Traits(
@@ -48,7 +47,6 @@ class EtcdStore(DrivenStore[Client, AsyncClient]):
     """Records as keys of an etcd. Promises what a majority of its members promises: without one, nothing is granted."""
 
     traits = TRAITS
-    behind = BEHIND
     answer_max = ANSWER_MAX
 
     def __init__(self, target: Target, url: str) -> None:
@@ -116,8 +114,16 @@ class EtcdStore(DrivenStore[Client, AsyncClient]):
 
     # --- examining -----------------------------------------------------------------------------------------------
 
+    @property
+    def behind(self) -> Mapping[Guarantee, str]:
+        """Return what in this store is behind a guarantee."""
+        from lockstead.stores.etcd.doctor import BEHIND
+
+        return BEHIND
+
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
         """Look at the members, their versions, their quorum, alarms and space."""
+        from lockstead.stores.etcd.doctor import examination
 
         def each(request: Request) -> dict[str, Response | StoreError]:
             exchange = self._driver.exchange

@@ -6,7 +6,7 @@ implicitly, and hides response headers. Must not know the encoding of requests, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,14 +17,13 @@ from lockstead.stores.driven import DrivenStore
 from lockstead.stores.gcs.access import Access
 from lockstead.stores.gcs.aio_driver import AsyncDriver
 from lockstead.stores.gcs.client import RetryingClient
-from lockstead.stores.gcs.doctor import BEHIND, examination
 from lockstead.stores.gcs.driver import Driver
 from lockstead.stores.gcs.encoding import BucketPath, Request, exchange
 from lockstead.stores.gcs.transport import Transports
 from lockstead.stores.loops import PerLoop
 
 if TYPE_CHECKING:
-    from lockstead.stores.examination import Finding
+    from lockstead.stores.examination import Finding, Guarantee
     from lockstead.stores.http import Answer
     from lockstead.values import Name
 
@@ -48,7 +47,6 @@ class GcsStore(DrivenStore[Driver, AsyncDriver]):
     """
 
     traits = TRAITS
-    behind = BEHIND
 
     def __init__(self, place: BucketPath, access: Access) -> None:
         self._place = place
@@ -73,8 +71,16 @@ class GcsStore(DrivenStore[Driver, AsyncDriver]):
             return None
         return f"{self._access.by} is set: these locks are at {self._access.endpoint}, not in Cloud Storage"
 
+    @property
+    def behind(self) -> Mapping[Guarantee, str]:
+        """Return what in this store is behind a guarantee."""
+        from lockstead.stores.gcs.doctor import BEHIND
+
+        return BEHIND
+
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:
         """Diagnose the endpoint, the bucket's settings and this account's permissions."""
+        from lockstead.stores.gcs.doctor import examination
 
         def send(request: Request) -> Answer:
             return self._driver.exchange(Bounds(limit, LISTING_MAX), request)

@@ -8,7 +8,7 @@ record mean.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +27,6 @@ from lockstead.stores.driven import DrivenStore
 from lockstead.stores.kept import outcome
 from lockstead.stores.loops import PerLoop
 from lockstead.stores.postgres.aio_driver import AsyncDriver
-from lockstead.stores.postgres.doctor import BEHIND, examination
 from lockstead.stores.postgres.driver import Driver
 from lockstead.stores.postgres.libpq import Row
 from lockstead.stores.postgres.operations import Operation, Operations
@@ -39,7 +38,7 @@ from lockstead.stores.transport import transport
 from lockstead.values import Name
 
 if TYPE_CHECKING:
-    from lockstead.stores.examination import Finding
+    from lockstead.stores.examination import Finding, Guarantee
 
 TRAITS: Final = Traits(
     scheme="postgresql",
@@ -53,7 +52,6 @@ class PostgresStore(DrivenStore[Driver, AsyncDriver]):
     """Records in a PostgreSQL database. Guarantees nothing over a failover that loses committed changes."""
 
     traits = TRAITS
-    behind = BEHIND
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -122,8 +120,17 @@ class PostgresStore(DrivenStore[Driver, AsyncDriver]):
 
     # --- examining -----------------------------------------------------------------------------------------------
 
+    @property
+    def behind(self) -> Mapping[Guarantee, str]:
+        """Return what in this store is behind a guarantee."""
+        from lockstead.stores.postgres.doctor import BEHIND
+
+        return BEHIND
+
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
         """Check the server's durability, its standbys, the way to it, and the role's rights."""
+        from lockstead.stores.postgres.doctor import examination
+
         pool = self._driver.pool
         taken = pool.take(self.url, time.monotonic() + limit)
         try:

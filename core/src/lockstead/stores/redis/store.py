@@ -6,7 +6,7 @@ Must not know what the fields of a record mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +24,6 @@ from lockstead.stores.kept import outcome
 from lockstead.stores.loops import PerLoop
 from lockstead.stores.redis.access import Access, Address
 from lockstead.stores.redis.aio_driver import AsyncDriver
-from lockstead.stores.redis.doctor import BEHIND, examination
 from lockstead.stores.redis.driver import Driver
 from lockstead.stores.redis.encoding import Keys, answer, request
 from lockstead.stores.redis.listing import listed
@@ -35,7 +34,7 @@ from lockstead.stores.subscriptions import Subscription
 from lockstead.values import Name
 
 if TYPE_CHECKING:
-    from lockstead.stores.examination import Finding
+    from lockstead.stores.examination import Finding, Guarantee
 
 GUARANTEE: Final = "one server, or asynchronous replication: a failover may forget the latest locks"
 
@@ -47,8 +46,6 @@ def traits_of(scheme: str) -> Traits:
 
 class RedisStore(DrivenStore[Driver, AsyncDriver]):
     """Records as strings in Redis. Promises no more than Redis does: see `Traits.guarantee`."""
-
-    behind = BEHIND
 
     def __init__(self, access: Access, url: str, prefix: str) -> None:
         """url: without credentials, see `Store.url`."""
@@ -111,8 +108,16 @@ class RedisStore(DrivenStore[Driver, AsyncDriver]):
 
     # --- examining -----------------------------------------------------------------------------------------------
 
+    @property
+    def behind(self) -> Mapping[Guarantee, str]:
+        """Return what in this store is behind a guarantee."""
+        from lockstead.stores.redis.doctor import BEHIND
+
+        return BEHIND
+
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
         """Check the version, the memory, the persistence and the replicas of every master."""
+        from lockstead.stores.redis.doctor import examination
 
         def send(address: Address, words: Words) -> Any:
             return self._driver.exchange(Bounds(limit), Ask(address, (words,)))[0]

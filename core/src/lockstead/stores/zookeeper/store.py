@@ -6,13 +6,12 @@ know what the fields of a record mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lockstead.protocol.commands import Command, StoreClock, TokenSource, Traits
 from lockstead.stores.port import Standing, StoreBase, Subscription
 from lockstead.stores.zookeeper.connection import Connection
-from lockstead.stores.zookeeper.doctor import BEHIND, examination, rights
 from lockstead.stores.zookeeper.encoding import Tree
 from lockstead.stores.zookeeper.operations import Operations
 from lockstead.stores.zookeeper.queue import WaitQueue
@@ -20,7 +19,7 @@ from lockstead.stores.zookeeper.watches import Records, Watches
 from lockstead.values import Name
 
 if TYPE_CHECKING:
-    from lockstead.stores.examination import Finding
+    from lockstead.stores.examination import Finding, Guarantee
     from lockstead.stores.zookeeper.url import Target
 
 A = TypeVar("A")
@@ -41,7 +40,6 @@ class ZookeeperStore(StoreBase):
     """
 
     traits = TRAITS
-    behind = BEHIND
 
     def __init__(self, target: Target, make: Callable[[], Any] | None = None) -> None:
         self._target = target
@@ -85,8 +83,17 @@ class ZookeeperStore(StoreBase):
         shown: list[Standing] = self._connection.run(self._queue.shown(name), limit)
         return shown
 
+    @property
+    def behind(self) -> Mapping[Guarantee, str]:
+        """Return what in this store is behind a guarantee."""
+        from lockstead.stores.zookeeper.doctor import BEHIND
+
+        return BEHIND
+
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as in the port
         """Check the servers, their versions and majority, the session timeout, and the permissions."""
+        from lockstead.stores.zookeeper.doctor import examination, rights
+
         self._connection.ready(limit)
         yield self._target.transport()
         yield from examination(self._target, limit)
