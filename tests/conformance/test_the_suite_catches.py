@@ -268,6 +268,48 @@ class WorksOnAfterClose(MemoryStore):
         pass
 
 
+class PagesByNumber(MemoryStore):
+    """Counts records instead of naming the last one: of those that move up, some are passed over."""
+
+    def _list(self, command: List, now: float) -> Listing:
+        whole = super()._list(replace(command, page=None, cursor=None), now).entries
+        first = 0 if command.cursor is None else int(command.cursor)
+        if command.page is None or first + command.page >= len(whole):
+            return Listing(whole[first:])
+        return Listing(whole[first : first + command.page], str(first + command.page))
+
+
+class PagesSkipOne(MemoryStore):
+    def _list(self, command: List, now: float) -> Listing:
+        listing = super()._list(command, now)
+        cursor = listing.next_cursor
+        return listing if cursor is None else replace(listing, next_cursor=str(int(cursor) + 1))
+
+
+class PagesBeginAgain(MemoryStore):
+    def _list(self, command: List, now: float) -> Listing:
+        return super()._list(replace(command, cursor=None), now)
+
+
+class PagesAreWhole(MemoryStore):
+    def _list(self, command: List, now: float) -> Listing:
+        pages = super()._list(command, now)
+        return Listing(super()._list(replace(command, page=None), now).entries, pages.next_cursor)
+
+
+class TakesAnyCursor(MemoryStore):
+    def _list(self, command: List, now: float) -> Listing:
+        is_own = (command.cursor or "0").isdecimal()
+        return super()._list(command if is_own else replace(command, cursor=None), now)
+
+
+class IgnoresPages(MemoryStore):
+    """No fault: a store that cannot page answers in one."""
+
+    def _list(self, command: List, now: float) -> Listing:
+        return super()._list(replace(command, page=None, cursor=None), now)
+
+
 class DropsTheRecordsAtClose(MemoryStore):
     def close(self) -> None:
         super().close()
@@ -323,6 +365,11 @@ CAUGHT_BY: dict[type[MemoryStore], str] = {
     PermitsHaveNoTokens: "test_tokens_of_each_permit_record_grow_with_every_grant",
     TokensBeginAgain: "test_tokens_grow_with_every_grant",
     WorksOnAfterClose: "test_a_closed_store_is_unavailable_and_may_be_closed_again",
+    PagesByNumber: "test_what_exists_throughout_is_shown_whatever_changes_between_pages",
+    PagesSkipOne: "test_the_pages_of_a_listing_show_every_record",
+    PagesBeginAgain: "test_the_pages_of_a_listing_show_every_record",
+    PagesAreWhole: "test_a_page_is_about_as_large_as_asked_for",
+    TakesAnyCursor: "test_a_cursor_that_the_store_did_not_give_is_refused",
     DropsTheRecordsAtClose: "test_records_outlive_the_handle_that_wrote_them",
     LosesMergesInARace: "test_no_extend_is_lost_when_many_extend_at_once",
     ShowsItsPassword: "test_h22_what_is_printed_has_no_credentials",
@@ -355,13 +402,14 @@ def broken_promises(kind: type[MemoryStore]) -> list[str]:
     return found
 
 
-def test_the_store_that_they_are_made_of_keeps_all_promises() -> None:
-    assert broken_promises(MemoryStore) == []
+@pytest.mark.parametrize("kind", [MemoryStore, IgnoresPages], ids=lambda kind: kind.__name__)
+def test_the_store_that_they_are_made_of_keeps_all_promises(kind: type[MemoryStore]) -> None:
+    assert broken_promises(kind) == []
 
 
 def test_every_broken_store_has_the_test_that_must_see_it() -> None:
     broken = {kind for kind in globals().values() if isinstance(kind, type) and issubclass(kind, MemoryStore)}
-    assert broken - {MemoryStore, RenamesKeys} == set(CAUGHT_BY)
+    assert broken - {MemoryStore, RenamesKeys, IgnoresPages} == set(CAUGHT_BY)
 
 
 @pytest.mark.parametrize("kind", CAUGHT_BY, ids=lambda kind: kind.__name__)

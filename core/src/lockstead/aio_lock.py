@@ -5,7 +5,7 @@ A DAG file names many locks and acquires none, so everything else is imported on
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from functools import cache, partial
 from time import monotonic
 from typing import TYPE_CHECKING, Never, Self, TypeVar, Unpack
@@ -105,10 +105,30 @@ class AsyncClient:
         return await _converse(self._engine, operations.PLAIN, operations.history(self._engine, key))
 
     async def list(self) -> list[LockInfo]:
-        """Return every key that is held, by name; a record that cannot be read is shown with its `decode_error`."""
+        """Return every key that is held, by name; a record that cannot be read is shown with its `decode_error`.
+
+        For a store with very many locks see `scan`.
+        """
         from lockstead import operations
 
         return await _converse(self._engine, operations.PLAIN, operations.listed(self._engine))
+
+    async def scan(self, page: int = 1000) -> AsyncGenerator[LockInfo]:
+        """Iterate over every key that is held, in any order; each request reads about `page` records, 1 to 10,000.
+
+        Needs memory for one page. Shows what `list` shows: a lock that is held throughout at least once, perhaps more
+        than once. Raises the store's error, after what it had shown.
+        """
+        from lockstead import operations
+
+        cursor, size = None, operations.checked_page(page)
+        while True:
+            script = operations.scanned(self._engine, size, cursor)
+            shown, cursor = await _converse(self._engine, operations.PLAIN, script)
+            for info in shown.values():
+                yield info
+            if cursor is None:
+                return
 
     async def verify(self, sequencer: Sequencer | str) -> bool:
         """Return whether a sequencer is that of the lease that holds its key now; False if there is none."""

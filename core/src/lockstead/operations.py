@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from lockstead import registry
 from lockstead.errors import LeaseLost, LossReason, NotAcquired, StoreError, StoreRefused
@@ -34,7 +34,7 @@ from lockstead.protocol.members import (
     take_back,
 )
 from lockstead.protocol.members import Attached as Joined
-from lockstead.protocol.record import is_gate, number, progress_text
+from lockstead.protocol.record import number, progress_text
 from lockstead.protocol.renew import BEING_RELEASED, Over, extensible, over, renew
 from lockstead.protocol.renew import Renewed as Renewal
 from lockstead.protocol.retries import with_retries
@@ -378,6 +378,14 @@ class LockOperations:
         return report
 
 
+def _with_holders(info: LockInfo, name: Name, seen: Snapshot, context: ProtocolContext) -> Script[LockInfo | None]:
+    """Return a lock with its live readers, or a semaphore with its permits; None if it is free."""
+    if info.permits is None:
+        return (yield from _with_readers(info, context))
+    slots = yield from ask(List(Space.PERMIT, name.key))
+    return listing(name, seen, context, slots.answer.entries)
+
+
 def _with_readers(info: LockInfo, context: ProtocolContext) -> Script[LockInfo | None]:
     """Return a lock with its live readers; None if it is a group without any, which is free."""
     if info.mode != SHARED:
@@ -439,26 +447,52 @@ def _renewed_once(
 # --- all locks of a store -------------------------------------------------------------------------------------------
 
 
-def listed(engine: Engine) -> Script[list[LockInfo]]:
-    """Return every key that is held or whose record cannot be read, sorted by name."""
+PAGE: Final = 1000
+"""About how many records one request of a listing returns."""
+
+PAGE_MAX: Final = 10_000
+
+
+def scanned(engine: Engine, page: int, cursor: str | None = None) -> Script[tuple[dict[Name, LockInfo], str | None]]:
+    """Return the locks of one page, every one that is held or whose record cannot be read, and the next cursor.
+
+    A semaphore or a shared lock takes one more request, for its permits or readers.
+    """
     engine.refuse_if_closed()
     context = engine.context(PLAIN)
-    said = yield from ask(List(Space.LOCK))
-    slots: dict[str, list[tuple[Name, Snapshot]]] = {}
-    if any(is_gate(seen.fields) for _, seen in said.answer.entries):
-        permits = yield from ask(List(Space.PERMIT))
-        for name, seen in permits.answer.entries:
-            slots.setdefault(name.key, []).append((name, seen))
-    shown: list[LockInfo] = []
-    for name, seen in said.answer.entries:
-        info = listing(name, seen, context, slots.get(name.key, ()))
+    said = (yield from ask(List(Space.LOCK, page=page, cursor=cursor))).answer
+    if said.next_cursor is not None and said.next_cursor == cursor:
+        raise StoreRefused(f"{engine.traits.scheme}: the listing does not get on: the store gave the same cursor twice")
+    shown: dict[Name, LockInfo] = {}
+    for name, seen in said.entries:
+        info = listing(name, seen, context)
         try:
-            info = None if info is None else (yield from _with_readers(info, context))
+            info = None if info is None else (yield from _with_holders(info, name, seen, context))
         except StoreRefused as error:
             info = None if info is None else replace(info, decode_error=str(error))
         if info is not None:
-            shown.append(info)
-    return sorted(shown, key=lambda one: one.key)
+            shown[name] = info
+    return shown, said.next_cursor
+
+
+def listed(engine: Engine) -> Script[list[LockInfo]]:
+    """Return every key that is held or whose record cannot be read, sorted by name."""
+    found: dict[Name, LockInfo] = {}
+    cursor = None
+    while True:
+        shown, cursor = yield from scanned(engine, PAGE, cursor)
+        found |= shown
+        if cursor is None:
+            return sorted(found.values(), key=lambda one: one.key)
+
+
+def checked_page(page: int) -> int:
+    """Return the size of a page; ValueError or TypeError if it is none."""
+    if not isinstance(page, int) or isinstance(page, bool):
+        raise TypeError(f"page is a whole number of records, not {type(page).__name__}")
+    if not 1 <= page <= PAGE_MAX:
+        raise ValueError(f"page is a number of records from 1 to {PAGE_MAX}, not {page}")
+    return page
 
 
 def history(engine: Engine, key: str | None) -> Script[list[AuditEntry]]:

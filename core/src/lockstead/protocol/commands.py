@@ -74,9 +74,13 @@ class Removed:
 
 @frozen
 class Listing:
-    """The records under a prefix, strongly consistent, in no particular order."""
+    """The records under a prefix, strongly consistent, in no particular order; of a listing in pages, one page.
+
+    next_cursor: the cursor of the next page; None after the last one.
+    """
 
     entries: tuple[tuple[Name, Snapshot], ...]
+    next_cursor: str | None = None
 
 
 @frozen
@@ -174,11 +178,19 @@ class Remove(Command["Removed | Conflict | Absent"]):
 
 @frozen
 class List(Command[Listing]):
-    """List the records of a space; only those of `key` and with `part_prefix`, if given."""
+    """List the records of a space; only those of `key` and with `part_prefix`, if given.
+
+    page: about how many records to return, at least 1; None for all at once. A page may have more or fewer, even none.
+    A store that cannot page returns all. cursor: the `next_cursor` of the page before, of the same listing; the store
+    raises StoreRefused for one that is not its own, or out of date. A record that exists from the first page to the
+    last is in at least one, perhaps in several; the pages together are no snapshot.
+    """
 
     space: Space
     key: str | None = None
     part_prefix: str = ""
+    page: int | None = None
+    cursor: str | None = None
 
     def shows(self, name: Name) -> bool:
         """Return whether a record of this name belongs to the listing."""

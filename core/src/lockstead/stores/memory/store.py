@@ -28,7 +28,9 @@ from lockstead.protocol.commands import (
     TokenSource,
     Traits,
 )
+from lockstead.reading import whole
 from lockstead.stores.bootclock import boot_now
+from lockstead.stores.paging import refused_cursor
 from lockstead.stores.port import StoreBase
 from lockstead.stores.subscriptions import Subscription, Subscriptions
 from lockstead.values import Name
@@ -48,10 +50,14 @@ _CHANGES: Final = (Create, Replace, Extend, Remove)
 
 @dataclass(slots=True)
 class _Entry:
-    """One record. token is also the incarnation: it increases with every grant and is never reused."""
+    """One record. token is also the incarnation: it increases with every grant and is never reused.
+
+    created: the token of its first incarnation, by which `Memory.entries` is ordered.
+    """
 
     fields: dict[str, str]
     token: int
+    created: int
     revision: int
     updated_at: float
 
@@ -89,7 +95,7 @@ class MemoryStore(StoreBase):
         self._is_open = True
 
     def perform(self, command: Command[Any], limit: float) -> Any:  # noqa: ARG002 - memory never waits
-        """Carry out one command. Raises only StoreUnavailable, after `close`."""
+        """Carry out one command. Raises StoreUnavailable after `close`, and StoreRefused for a cursor of no listing."""
         if not self._is_open:
             raise StoreUnavailable(f"the store {self.url} is closed")
         answer: object
@@ -131,7 +137,9 @@ class MemoryStore(StoreBase):
     def _grant(self, name: Name, fields: Mapping[str, str], updated_at: float, now: float) -> Snapshot:
         memory = self._memory
         memory.grants += 1
-        entry = memory.entries[name] = _Entry(dict(fields), memory.grants, 1, updated_at)
+        old = memory.entries.get(name)
+        created = memory.grants if old is None else old.created
+        entry = memory.entries[name] = _Entry(dict(fields), memory.grants, created, 1, updated_at)
         return entry.snapshot(now)
 
     def _extend(self, command: Extend, now: float) -> Snapshot | Conflict | Absent:
@@ -155,7 +163,13 @@ class MemoryStore(StoreBase):
         return Removed(now)
 
     def _list(self, command: List, now: float) -> Listing:
-        shown = ((name, entry.snapshot(now)) for name, entry in self._memory.entries.items() if command.shows(name))
+        after = _last_created(command.cursor)
+        shown: list[tuple[Name, Snapshot]] = []
+        for name, entry in self._memory.entries.items():
+            if entry.created > after and command.shows(name):
+                shown.append((name, entry.snapshot(now)))
+                if len(shown) == command.page:
+                    return Listing(tuple(shown), str(entry.created))
         return Listing(tuple(shown))
 
     def subscribe(self, name: Name, on_change: Callable[[bool], None]) -> Subscription:
@@ -184,6 +198,14 @@ class MemoryStore(StoreBase):
     def close(self) -> None:
         """Close this handle; the records stay for other stores of the same URL."""
         self._is_open = False
+
+
+def _last_created(cursor: str | None) -> int:
+    """Return what a cursor says: `_Entry.created` of the last record of its page."""
+    created = 0 if cursor is None else whole(cursor)
+    if created is None:
+        raise refused_cursor()
+    return created
 
 
 _MEMORIES: Final[dict[str, Memory]] = {}

@@ -43,6 +43,7 @@ from lockstead.stores.kept import (
     to_json,
     unreadable,
 )
+from lockstead.stores.paging import cursor_at, last_name
 from lockstead.stores.port import StoreBase
 from lockstead.stores.sqlite.changes import Changes
 from lockstead.stores.sqlite.file import is_unreadable
@@ -76,7 +77,9 @@ _DELETE: Final = (
 _UPDATE: Final = f"UPDATE record SET granted = ?, revision = ?, updated = ?, boot = ?, namespace = ?, fields = ? {_AT}"  # noqa: S608
 _LIST: Final = (
     f"SELECT key, part, {_COLUMNS} FROM record WHERE space = :space AND (:key IS NULL OR key = :key) "  # noqa: S608
-    "AND substr(part, 1, length(:part)) = :part"
+    "AND substr(part, 1, length(:part)) = :part AND typeof(key) = 'text' AND typeof(part) = 'text' "
+    "AND (key, part) > (CAST(:last_key AS TEXT), CAST(:last_part AS TEXT)) "
+    "ORDER BY key, part LIMIT :page"
 )
 
 _MEASURED: Final = _SELECT.replace("fields FROM", "NULL FROM")
@@ -159,14 +162,22 @@ class SqliteStore(StoreBase):
         return Absent(self._now()) if row is None else self._shown(row)
 
     def _list(self, connection: sqlite3.Connection, command: List) -> Listing:
-        wanted = {"space": command.space.value, "key": command.key, "part": command.part_prefix}
+        space, last = command.space, last_name(command) or Name("", command.space)
+        wanted: dict[str, object] = {"space": space.value, "key": command.key, "part": command.part_prefix}
+        wanted |= {"last_key": _encoded(last.key), "last_part": _encoded(last.part)}
+        wanted["page"] = -1 if command.page is None else command.page
         try:
             rows = [(key, part, _Row(*row)) for key, part, *row in connection.execute(_LIST, wanted)]
+            names = [(key, part) for key, part, _ in rows]
         except sqlite3.Error as error:
             if not is_unreadable(error):
                 raise
-            rows = list(_each(connection, command.space.value, connection.execute(_LISTED, wanted).fetchall()))
-        return Listing(tuple((Name(key, command.space, part), self._shown(row)) for key, part, row in rows))
+            names = [(_decoded(key), _decoded(part)) for key, part in connection.execute(_LISTED, wanted)]
+            rows = list(_each(connection, space.value, names))
+        entries = tuple((Name(key, space, part), self._shown(row)) for key, part, row in rows)
+        if len(names) != command.page:
+            return Listing(entries)
+        return Listing(entries, cursor_at(Name(names[-1][0], space, names[-1][1])))
 
     def _shown(self, row: _Row) -> Snapshot:
         fields = _fields(row)
@@ -318,15 +329,21 @@ def _find(connection: sqlite3.Connection, at: _At) -> _Row | None:
     return _Row._make((None,) * len(_Row._fields))
 
 
-def _each(
-    connection: sqlite3.Connection, space: str, names: list[tuple[bytes, bytes]]
-) -> Iterator[tuple[str, str, _Row]]:
-    """Yield rows read one by one, so that an unreadable one hides no other. A name that is not text is skipped."""
+def _encoded(text: str) -> bytes:
+    """Return the bytes of a text of the file, also of one that is no UTF-8."""
+    return text.encode(errors="surrogateescape")
+
+
+def _decoded(raw: bytes) -> str:
+    return raw.decode(errors="surrogateescape")
+
+
+def _each(connection: sqlite3.Connection, space: str, names: list[tuple[str, str]]) -> Iterator[tuple[str, str, _Row]]:
+    """Yield rows read one by one, so that an unreadable one hides no other. A name that is not UTF-8 is skipped."""
     for key, part in names:
         try:
-            at = space, key.decode(), part.decode()
-        except UnicodeDecodeError:
+            row = _find(connection, (space, key, part))
+        except UnicodeEncodeError:
             continue
-        row = _find(connection, at)
         if row is not None:
-            yield at[1], at[2], row
+            yield key, part, row

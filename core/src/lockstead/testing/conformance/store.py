@@ -24,6 +24,7 @@ from lockstead.stores.port import Store
 from lockstead.testing.conformance.base import APT, Perform, Suite, created, is_a, require, same_state, shows, touched
 from lockstead.testing.conformance.commands import CommandsConformance
 from lockstead.testing.conformance.names import NamesConformance
+from lockstead.testing.conformance.pages import PagesConformance
 from lockstead.testing.conformance.permits import PermitsConformance
 from lockstead.testing.conformance.races import RacesConformance
 from lockstead.values import Name, Space
@@ -113,6 +114,12 @@ def _updated(answer: object) -> float:
 
 
 class StoreConformance(
-    CommandsConformance, TimeConformance, NamesConformance, PermitsConformance, RacesConformance, LifeConformance
+    CommandsConformance,
+    TimeConformance,
+    NamesConformance,
+    PagesConformance,
+    PermitsConformance,
+    RacesConformance,
+    LifeConformance,
 ):
     """The complete contract of a store. Override the fixtures `store` and `twin`."""
