@@ -33,7 +33,8 @@ def test_every_store_has_its_page_and_every_page_its_store() -> None:
 def test_every_extra_is_that_of_a_store_or_of_the_core_itself() -> None:
     extras = tomllib.loads((ROOT / "core/pyproject.toml").read_text())["project"]["optional-dependencies"]
     everything = extras.pop("all")
-    assert set(extras) == {"cli", "times"} | {known.extra for known in STORES.values() if known.extra}
+    others = {"cli", "dashboard", "otel", "prometheus", "reaper", "times"}
+    assert set(extras) == others | {known.extra for known in STORES.values() if known.extra}
     assert everything == [f"lockstead[{','.join(sorted(extras))}]"]
 
 

@@ -32,12 +32,12 @@ class LockInfo:
 
     holder is owner plus nonce. ttl, age, expected are seconds; age is the time since the last renewal by the store's
     clock, None if the store does not report it. is_expired: the lease has expired, as far as one read can tell, so the
-    next caller may take it. acquired_at, expires_at, alert_at are `pendulum` datetimes in UTC, by the writer's wall
-    clock; the same attributes with _epoch are seconds since the epoch. decode_error: why the record cannot be read
-    (damaged, not ours, of a newer version), in one line. Such a key cannot be acquired, and only its name is known.
-    Only a listing shows one; all other operations raise StoreRefused. mode: "exclusive", or "shared" if held by
-    readers; these are in `readers`, the oldest first, and owner is "readers". wanted_by: the writer that waits for
-    them. registration: of a reader or member, the name of its own record.
+    next caller may take it. acquired_at, expires_at, alert_at, auto_unlock_at are `pendulum` datetimes in UTC, by the
+    writer's wall clock; the same attributes with _epoch are seconds since the epoch. decode_error: why the record
+    cannot be read (damaged, not ours, of a newer version), in one line. Such a key cannot be acquired, and only its
+    name is known. Only a listing shows one; all other operations raise StoreRefused. mode: "exclusive", or "shared" if
+    held by readers; these are in `readers`, the oldest first, and owner is "readers". wanted_by: the writer that waits
+    for them. registration: of a reader or member, the name of its own record.
     """
 
     key: str
@@ -62,6 +62,7 @@ class LockInfo:
     acquired_epoch: float | None = None
     expires_epoch: float | None = None
     alert_epoch: float | None = None
+    auto_unlock_epoch: float | None = None
     decode_error: str | None = None
     mode: str = EXCLUSIVE
     readers: tuple[LockInfo, ...] = ()
@@ -94,6 +95,11 @@ class LockInfo:
     def alert_at(self) -> pendulum.DateTime | None:
         """When the work becomes overdue; None if its holder gave no expected duration."""
         return instant(self.alert_epoch)
+
+    @property
+    def auto_unlock_at(self) -> pendulum.DateTime | None:
+        """When a reaper may revoke it; None if its holder did not ask for that."""
+        return instant(self.auto_unlock_epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +261,7 @@ def holding(key: str, status: RecordStatus, context: ProtocolContext) -> LockInf
         acquired_epoch=record.acquired_at,
         expires_epoch=record.expires_at,
         alert_epoch=record.alert_at,
+        auto_unlock_epoch=record.auto_unlock_at,
         mode=record.mode,
         wanted_by=record.wanted_by or None,
     )
