@@ -86,6 +86,7 @@ def test_permits_are_granted_up_to_the_limit_and_given_back_by_ticket(waiters: W
     # the third task ended before its body began
     assert seen["settled"] == [True, True]
     assert seen["held"] == ["airflow:d/r/second/-1"]
+    assert seen["free_again"] == ["free", True]
     assert seen["left"] > 0
     assert "'apt' is a semaphore" in seen["refused"]
     assert "\n" not in seen["refused"]

@@ -156,15 +156,18 @@ async def permits(url: str) -> dict[str, Any]:
     keeper = asyncio.create_task(triggers.KeepTrigger(triggers.plain(spec), first.ticket)._kept())
     # a retry of the same owner does not take over the permit of the earlier try
     full = await asyncio.to_thread(acquiring.at_once, spec, "airflow:d/r/second/-1", log)
+    sensor, free = LockSensor(task_id="f", lock=url, permits=2), triggers.FreeTrigger(triggers.plain(spec))
+    freed = asyncio.create_task(fired(free))
     third = asyncio.create_task(fired(trigger("airflow:d/r/third/-1")))
     while (state := await semaphore.inspect()) is None or state.next_waiter is None:  # noqa: ASYNC110 - no event tells it
         await asyncio.sleep(0.05)
-    waited = not third.done()
+    waited = not third.done() and not freed.done() and not await asyncio.to_thread(sensor.poke, {})
     lock = await connection.async_lock(spec)
     released = await lock.release(first.ticket)
     granted = grants.Grant.read(await asyncio.wait_for(third, 60))
     settled = [await unbegun._is_settled(lock, granted, log) for _ in range(2)]
     state = await semaphore.inspect()
+    free_again = (await asyncio.wait_for(freed, 60))["state"], await asyncio.to_thread(sensor.poke, {})
     left = await semaphore.renew(second.ticket)
     refused = ""
     try:
@@ -176,6 +179,7 @@ async def permits(url: str) -> dict[str, Any]:
         "mode": first.mode,
         "text": str(first),
         "full": full is None,
+        "free_again": free_again,
         "waited": waited,
         "released": released,
         "keeper": (await asyncio.wait_for(keeper, 60))["state"],

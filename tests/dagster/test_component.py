@@ -12,6 +12,7 @@ import dagster as dg
 import pytest
 from dagster.components.scaffold.scaffold import get_scaffolder
 
+import lockstead
 from dagster_lockstead.component import FromEnvironment, LockComponent
 from dagster_lockstead.resource import LockResource, LockStore
 
@@ -74,6 +75,22 @@ def test_a_file_gives_a_resource_a_gate_a_janitor_and_a_check(tmp_path: Path, mo
     assert repository_of.has_sensor_def("lock_janitor")
     assert {key.name for key in repository_of.asset_graph.asset_check_keys} == {"materialized_under_newest_token"}
     dg.Definitions.validate_loadable(found)
+
+
+def test_the_gate_of_a_semaphore_is_open_while_a_permit_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    found = project(tmp_path, YAML.replace("key: apt", "key: apt\n      permits: 2", 1), monkeypatch)
+    gate = found.get_repository_def().get_sensor_def("apt_gate")
+
+    def requests() -> bool:
+        with dg.instance_for_test() as instance:
+            context = dg.build_sensor_context(instance, resources=dict(found.resources or {}))
+            return bool(gate.evaluate_tick(context).run_requests)
+
+    one, other = (lockstead.Semaphore(f"sqlite:///{tmp_path}/locks.db#apt", 2) for _ in range(2))
+    with one.hold():
+        assert requests()
+        with other.hold():
+            assert not requests()
 
 
 def test_the_check_that_it_gives_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -175,3 +176,18 @@ def test_a_semaphore_is_kept_out_of_when_no_permit_is_free(tmp_path: Path) -> No
     assert Semaphore(url).resize(0)
     assert keeps_out(lock, lock.inspect())
     assert is_held("api", lock.inspect()) == "'api' is held by nobody, as its limit is 0"
+
+
+def test_a_semaphore_is_waited_for_until_a_permit_is_free() -> None:
+    url = "memory:waited#apt"
+    permits, waiting = Semaphore(url, 2), of_permits(Lock(url), 2)
+    assert waiting.wait_until_free(0)
+    first, second = permits.acquire(0), permits.acquire(0)
+    assert not waiting.wait_until_free(0)
+    releasing = threading.Timer(0.1, first.release)
+    releasing.start()
+    assert waiting.wait_until_free(60)
+    releasing.join()
+    second.release()
+    permits.resize(0)
+    assert not waiting.wait_until_free(0)

@@ -309,9 +309,11 @@ class LockOperations:
             raise StoreRefused(f"{store.traits.scheme}: this store has no queue to show; etcd: and zk: have one")
         return [contender(standing) for standing in store.standing(self.name, self.settings.request_timeout)]
 
-    def freed(self, timeout: Duration | None) -> tuple[Script[Found], Limits]:
+    def freed(
+        self, timeout: Duration | None, look: Callable[[ProtocolContext], Script[Found]] | None = None
+    ) -> tuple[Script[Found], Limits]:
         """Wait until the lock is free, without acquiring it. Return script and limits; a single check has no other
-        limit than its request's.
+        limit than its request's. look: as for `until_free`.
         """
         tries_once = timeout is not None and seconds(timeout, "timeout") == 0
         limits = self._patience(None if tries_once else timeout)
@@ -319,6 +321,7 @@ class LockOperations:
             self.name,
             self.engine.context(self.settings),
             mode=self.settings.mode,
+            look=look,
             gives_up_at=limits.gives_up_at,
             tries_once=tries_once,
             on_wait=lambda seen: self.engine.emit_waiting(self.key, "", Contended(seen.record)),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from lockstead import registry
 from lockstead.operations import LockOperations
 from lockstead.protocol import permits
 from lockstead.protocol.commands import List, Script, ask
 from lockstead.protocol.record import gate_limit
+from lockstead.protocol.waiting import Found
 from lockstead.runtime.engine import Engine, fresh_nonce
 from lockstead.runtime.run import Limits
 from lockstead.settings import Settings
@@ -33,6 +35,11 @@ class SemaphoreOperations:
             return None
         listed = yield from ask(List(Space.PERMIT, self.key))
         return permits_of(self.key, gate_limit(self.key, gate.fields), listed.answer.entries, context)
+
+    def freed(self, timeout: Duration | None) -> tuple[Script[Found], Limits]:
+        """Wait until a permit is free, without acquiring it; as `LockOperations.freed`."""
+        slot = LockOperations(self.engine, self.key, self.settings, "0")
+        return slot.freed(timeout, partial(permits.found, self.key))
 
     def resized(self, limit: int, wait: Duration | None) -> Script[bool]:
         """Set the limit; return whether it is in effect."""

@@ -45,6 +45,7 @@ from lockstead.protocol.previous_lease import ENDED, ENDED_LIVES, unused
 from lockstead.protocol.record import GATE_VERSION, Record, gate_limit, is_gate, permits_text
 from lockstead.protocol.release import RecordStatus, status
 from lockstead.protocol.renew import Over, renew
+from lockstead.protocol.waiting import Found
 from lockstead.reading import whole
 from lockstead.settings import Settings
 from lockstead.values import PERMITS_MAX, TURN, Name, Space
@@ -390,6 +391,17 @@ def look(key: str, context: ProtocolContext) -> Script[Slots]:
         else:
             dead[slot] = one
     return Slots(listed, live, dead, refused, left)
+
+
+def found(key: str, context: ProtocolContext) -> Script[Found]:
+    """Return whether a permit is free, as far as reads can tell; one is if there is no semaphore."""
+    gate = yield from read_gate(key, context)
+    if gate is None:
+        return Found(None, is_free=True)
+    limit = gate_limit(key, gate.fields)
+    slots = yield from look(key, context)
+    is_free = any(True for _ in slots.free(limit, ""))
+    return Found(None, is_free, over_in=slots.over_in)
 
 
 # --- the turn -------------------------------------------------------------------------------------------------------

@@ -37,9 +37,10 @@ def until_free(
     tries_once: bool,
     on_wait: Callable[[RecordStatus], None],
     mode: str = EXCLUSIVE,
+    look: Callable[[ProtocolContext], Script[Found]] | None = None,
 ) -> Script[Found]:
     """Read until the key is free for a holder of this mode, or its record has expired. gives_up_at is on the boot
-    clock; infinity waits forever.
+    clock; infinity waits forever. look: what reads instead of one that reads the record; its changes are awaited.
 
     on_wait is called once, before the first pause. An unavailable store is retried; its error is raised only if it is
     still unavailable at the end. StoreRefused, for an unreadable record, ends the wait at once.
@@ -52,7 +53,7 @@ def until_free(
     is_last = tries_once
     while True:
         try:
-            latest = yield from _found(name, context, mode)
+            latest = yield from (_found(name, context, mode) if look is None else look(context))
         except (StoreUnavailable, OutcomeUnknown) as error:
             if not isinstance(error, OutOfTime):
                 latest, store_error = None, error

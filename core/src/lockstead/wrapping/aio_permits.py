@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from lockstead.aio_lock import AsyncLock
 from lockstead.registry import LastPermit
-from lockstead.values import EXCLUSIVE
+from lockstead.values import EXCLUSIVE, Duration
 
 if TYPE_CHECKING:
     from lockstead.aio_lease import AsyncLease
@@ -77,6 +77,13 @@ class AsyncPermitLock(AsyncLock):
         more = len(owners) - OWNERS_NAMED
         named = ", ".join(owners[:OWNERS_NAMED]) + (f" and {more} more" if more > 0 else "")
         return replace(semaphore_info(found), owner=named)
+
+    async def wait_until_free(self, timeout: Duration | None = None) -> bool:
+        """Wait until a permit is free, without acquiring it, as `AsyncLock.wait_until_free`."""
+        operations = await self._of_semaphore()
+        script, limits = operations.freed(timeout)
+        found = await self._run(script, limits)
+        return found.is_free
 
     async def break_lease(
         self,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from lockstead.lock import Lock
 from lockstead.registry import LastPermit
-from lockstead.values import EXCLUSIVE
+from lockstead.values import EXCLUSIVE, Duration
 
 if TYPE_CHECKING:
     from lockstead.lease import Lease
@@ -78,6 +78,13 @@ class PermitLock(Lock):
         more = len(owners) - OWNERS_NAMED
         named = ", ".join(owners[:OWNERS_NAMED]) + (f" and {more} more" if more > 0 else "")
         return replace(semaphore_info(found), owner=named)
+
+    def wait_until_free(self, timeout: Duration | None = None) -> bool:
+        """Wait until a permit is free, without acquiring it, as `Lock.wait_until_free`."""
+        operations = self._of_semaphore()
+        script, limits = operations.freed(timeout)
+        found = self._run(script, limits)
+        return found.is_free
 
     def break_lease(
         self,

@@ -26,6 +26,7 @@ class LockSensor(RendersLock, compat.BaseSensorOperator):  # type: ignore[misc] 
     :param key: instead of `lock`: the lock's name in the store of a connection. (templated)
     :param lockstead_conn_id: the connection of the type lockstead that names the store. (templated)
     :param lock_mode: "shared" waits until it is free for a reader; other readers then do not count. (templated)
+    :param permits: the limit of a semaphore, which is free while a permit is.
     :param deferrable: wait in the triggerer; if False, poke in the worker.
     """
 
@@ -38,13 +39,16 @@ class LockSensor(RendersLock, compat.BaseSensorOperator):  # type: ignore[misc] 
         key: str | None = None,
         lockstead_conn_id: str | None = None,
         lock_mode: str | None = None,
+        permits: int | None = None,
         deferrable: bool = True,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("retries", RETRIES)
         kwargs.setdefault("retry_delay", RETRY_DELAY)
         super().__init__(**kwargs)
-        self._spec = LockSpec(lock=lock, key=key, conn_id=lockstead_conn_id, mode=lock_mode, keeper=False)
+        self._spec = LockSpec(
+            lock=lock, key=key, conn_id=lockstead_conn_id, mode=lock_mode, permits=permits, keeper=False
+        )
         lock, key, lockstead_conn_id = self._spec.lock, self._spec.key, self._spec.conn_id
         self.lock = lock
         self.key = key

@@ -34,6 +34,7 @@ class Gate(Model, Resolvable):  # type: ignore[misc]
     mode: Annotated[str, _said("Whether that run holds the lock exclusive, or shared with other readers.")] = (
         "exclusive"
     )
+    permits: Annotated[Optional[int], _said("The limit of a semaphore, which is free while a permit is.")] = None  # noqa: UP045
     minimum_interval_seconds: Annotated[Optional[int], _said("The minimum seconds between two evaluations.")] = None  # noqa: UP045
     running: Annotated[bool, _said("Whether the sensor is on from the start.")] = False
 
@@ -107,6 +108,7 @@ class LockComponent(Component, Model, Resolvable):  # type: ignore[misc]
             target=gate.job,
             resource=self.resource,
             mode=gate.mode,
+            permits=gate.permits,
             minimum_interval_seconds=gate.minimum_interval_seconds,
             default_status=status,
         )
