@@ -63,6 +63,17 @@ def instant(text: str) -> float | None:
     return on_calendar(decimal(text))
 
 
+LINK_CHARACTERS_MAX: Final = 2_000
+
+_LINK: Final = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+(?:[/?#][!-~]*)?", re.IGNORECASE)
+"""A URL of http or https in printable ASCII. It names no user: `https://well-known.example@other/` misleads."""
+
+
+def link(text: str) -> str | None:
+    """Return a text if it is a URL that a page may link to: http or https, at most 2,000 characters."""
+    return text if len(text) <= LINK_CHARACTERS_MAX and _LINK.fullmatch(text) else None
+
+
 def date_text(epoch: float | None) -> str | None:
     """Return an instant for people, to the second: "2026-11-21 07:27:10 UTC"; None if it is out of range."""
     epoch = on_calendar(epoch)

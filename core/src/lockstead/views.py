@@ -15,7 +15,7 @@ from lockstead.protocol.context import ProtocolContext, token_of
 from lockstead.protocol.permits import slot_of
 from lockstead.protocol.record import gate_limit, is_gate
 from lockstead.protocol.release import Broken, RecordStatus, status
-from lockstead.reading import DAMAGE, clean, on_calendar, whole
+from lockstead.reading import DAMAGE, clean, link, on_calendar, whole
 from lockstead.reading import instant as epoch_of
 from lockstead.values import EXCLUSIVE, TURN, Name, Space, checked_key
 
@@ -75,6 +75,11 @@ class LockInfo:
     def slot(self) -> int | None:
         """The number of a permit; None for a lock."""
         return int(self.mode.removeprefix("permit/")) if self.mode.startswith("permit/") else None
+
+    @property
+    def url(self) -> str | None:
+        """The link to the holder's run: its label `url`, if that is a URL of http or https."""
+        return link(self.labels.get("url", ""))
 
     @property
     def is_foreign(self) -> bool:

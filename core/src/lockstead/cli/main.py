@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "bench": ("bench.command:bench", "Measure what a lock costs on a store."),
     "break": ("breaking:break_lease", "Revoke the lease on a lock, or remove it at once."),
     "completion": ("completion:completion", "Print the script that completes `lockstead` in a shell."),
+    "dashboard": ("dashboard:dashboard", "Serve a page that shows every lock of some stores."),
     "doctor": ("doctor.command:doctor", "Examine a store; report each problem."),
     "elect": ("elect:elect", "Run a command on one machine of many: while it leads."),
     "history": ("history:history", "Show who broke which lease, when and why."),

@@ -1,0 +1,2 @@
+// Counts the shown times on, between two events of the server.
+"use strict";
