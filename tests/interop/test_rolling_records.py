@@ -56,6 +56,15 @@ def test_h30_a_record_of_another_minor_version_is_respected_and_shown(place: Pla
     assert place.see().revision == seen.revision
 
 
+def test_h30_a_trace_that_is_none_is_ignored_and_blocks_nobody(place: Place) -> None:
+    place.put({**MINIMAL, "traceparent": "<script>"})
+    lock = place.client.lock("apt", owner="ours")
+    assert lock.try_acquire() is None
+    shown = lock.inspect()
+    assert shown is not None
+    assert (shown.holder, shown.traceparent) == ("old/1", None)
+
+
 @pytest.mark.parametrize("record", [MINIMAL, LATER], ids=["minimal", "later"])
 def test_h30_once_over_it_is_taken_over_and_leaves_nothing_behind(place: Place, record: dict[str, str]) -> None:
     place.put({**record, "ttl": "1"})

@@ -53,6 +53,7 @@ FULL = Record(
     backtrace="line",
     labels={"team": "ö"},
     tombstone=True,
+    traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     unknown={"later": "kept"},
 )
 
@@ -292,3 +293,38 @@ def test_truncation_is_exact_to_the_byte() -> None:
     assert truncated(labels) == {"v": "1", "identity": "a", "purpose": "p"}, "half of a JSON text says nothing"
     wide = {"v": "1", "identity": "a", "purpose": "😀" * (room // 4)}
     assert size(truncated(wide)) <= room
+
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-01"),
+        (f"cc-{TRACE}-{SPAN}-01", f"cc-{TRACE}-{SPAN}-01"),
+        (f"cc-{TRACE}-{SPAN}-01-what-is-new", f"cc-{TRACE}-{SPAN}-01"),
+        (f"00-{TRACE}-{SPAN}-01-what-is-new", None),
+        (f"cc-{TRACE}-{SPAN}-01.what", None),
+        (f"cc-{TRACE}-{SPAN}-01-{'x' * 1000}", f"cc-{TRACE}-{SPAN}-01"),
+        (f"ff-{TRACE}-{SPAN}-01", None),
+        (f"00-{'0' * 32}-{SPAN}-01", None),
+        (f"00-{TRACE}-{'0' * 16}-01", None),
+        (f"00-{TRACE.upper()}-{SPAN}-01", None),
+        (f"00-{TRACE}-{SPAN}-1", None),
+        (f" 00-{TRACE}-{SPAN}-01", None),
+        (f"00-{TRACE}-{SPAN}-01\n", None),
+        ("<script>alert(1)</script>", None),
+        ("0\u0660" * 27, None),
+        ("", None),
+    ],
+)
+def test_a_traceparent_is_read_by_the_rules_of_w3c_or_left_out(text: str, said: str | None) -> None:
+    assert decode(APT, {**encode(Record("a", 10.0)), "traceparent": text}).traceparent == said
+
+
+def test_a_trace_has_room_in_the_largest_record() -> None:
+    trace = f"00-{TRACE}-{SPAN}-01"
+    fields = encode(Record("a", 10.0, backtrace="b" * 9000, purpose="p" * 9000, traceparent=trace))
+    assert fields["traceparent"] == trace
+    assert sum(len(name) + len(text) for name, text in fields.items()) <= ROOM

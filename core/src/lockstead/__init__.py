@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from lockstead.election import Election
     from lockstead.fencing import FenceGuard, GcsFenceStore, SqlFenceStore
     from lockstead.lease import Lease
+    from lockstead.listeners import add_listener, remove_listener
     from lockstead.runtime.interrupt import LeaseLostInterrupt
     from lockstead.semaphore import Semaphore
     from lockstead.term import Term
@@ -87,9 +88,11 @@ __all__ = [
     "StoreUnavailable",
     "Term",
     "__version__",
+    "add_listener",
     "connect",
     "connect_async",
     "current_lease",
+    "remove_listener",
 ]
 
 
@@ -116,7 +119,9 @@ _WHEN_NAMED = {
     "SqlFenceStore": "fencing",
     "LeaseLostInterrupt": "runtime.interrupt",
     "Term": "term",
+    "add_listener": "listeners",
     "connect_async": "aio_lock",
+    "remove_listener": "listeners",
 }
 """What naming a lock does not need, and where it stands: asyncio alone takes longer to import than all the rest."""
 

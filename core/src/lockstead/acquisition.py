@@ -11,8 +11,8 @@ from functools import partial
 from math import inf
 from typing import Final, TypeVar
 
-from lockstead.errors import NotAcquired, StoreError, StoreUnavailable
-from lockstead.events import EngineWarning
+from lockstead.errors import NotAcquired, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+from lockstead.events import EngineWarning, HolderChanged, NotGranted, NotGrantedResult, Waiting
 from lockstead.protocol.acquire import Contended, Grant, acquire
 from lockstead.protocol.commands import Script
 from lockstead.protocol.readers import attempt_shared
@@ -65,27 +65,29 @@ class Acquisition:
         self._settings = settings
         self._contended = NOTHING_SEEN
         self._waits = limit != 0
-        self._is_told = self._has_asked = self._is_over = False
+        self._has_asked = self._is_over = self._is_reported = False
+        self._told_of: str | None = None
         self._silences = 0
         now = engine.clock.now()
         self._started_at = now - spent
         name = Name(key)
+        if self._waits:
+            self._check_wait(name)
         self._is_shared = settings.mode == SHARED
         # a lock-delay protects what a writer may have left half done
         self._context = engine.context(replace(settings, lock_delay=0.0) if self._is_shared else settings)
-        self._request = engine.new_request(name, settings, reclaim=reclaim, value=value)
+        self._request = engine.new_request(name, settings, reclaim=reclaim, value=value, is_traced=True)
         self.gives_up_at = inf if limit is None else self._started_at + limit
         ends_at = inf if is_patient or limit is None else max(self._started_at + limit, now + TRY_MIN - OVERTIME)
         self.limits = Limits(settings.request_timeout, ends_at, refuse_if_closed or engine.refuse_if_closed)
         if self._waits:
-            self._prepare_wait()
+            self._request.on_wait = self._waiting
         if settings.owner is not None:
             # until it is kept or abandoned, a reclaim by the same owner must not take it for a dead process's
             engine.pending_holders[self._request.holder] = self._request
 
-    def _prepare_wait(self) -> None:
-        self.engine.refuse_self_wait(self._request.name)
-        self._request.on_wait = self._waiting
+    def _check_wait(self, name: Name) -> None:
+        self.engine.refuse_self_wait(name)
 
     def enter(self, waker: Waiter) -> bool:
         """Enter the local queue; True if it is our turn at once."""
@@ -111,9 +113,10 @@ class Acquisition:
                 # a wrong address looks like an outage, and a caller that waits indefinitely would never learn of it
                 what = "cannot be reached" if isinstance(seen, StoreUnavailable) else "does not answer"
                 self.engine.emit(EngineWarning(self.key, f"the store {what}; still waiting: {seen}"))
-        elif not self._is_told:
-            self._is_told = True
-            self.engine.emit_waiting(self.key, self._request.holder, seen)
+        elif seen.record is not None and seen.record.holder != self._told_of:
+            kind = Waiting if self._told_of is None else HolderChanged
+            self._told_of = seen.record.holder
+            self.engine.emit_waiting(self.key, self._request.holder, seen.record, kind)
 
     def script(self, *, was_first: bool, in_time: bool) -> Script[Grant | Contended]:
         """Return the script of the attempt. was_first: no waiter of this process was before us. in_time: our turn came
@@ -155,10 +158,12 @@ class Acquisition:
             self._is_over = True
             self._not_pending()
             self._clean_up()
+            self._report("timeout" if self._waits else "held", None)
             return None
         self._note_grant()
         waited = max(0.0, engine.clock.now() - self._started_at)
         kept = engine.granted(outcome, self._request, self._context, waited)
+        self._is_reported = True
         self._not_pending()
         return kind(engine, kept, engine.note_acquired(kept))
 
@@ -177,6 +182,14 @@ class Acquisition:
         self._not_pending()
         if self._has_asked:
             self._tidy(partial(self._clean_up, error))
+        self._tidy(partial(self._report, _result(error), error))
+
+    def _report(self, result: NotGrantedResult, error: BaseException | None) -> None:
+        """Emit, once, that this ended without a lease."""
+        if not self._is_reported:
+            self._is_reported = True
+            waited = max(0.0, self.engine.clock.now() - self._started_at)
+            self.engine.emit(NotGranted(self.key, self._request.holder, result, waited, error))
 
     def _not_pending(self) -> None:
         if self._settings.owner is not None:
@@ -207,6 +220,21 @@ class Acquisition:
         """Return the error of a wait that ended because others hold the lock."""
         waited = self.engine.clock.now() - self._started_at
         return self.engine.not_acquired(Name(self.key), self._contended, waited, has_waited=self._waits)
+
+
+def _result(error: BaseException) -> NotGrantedResult:
+    """Return how an acquisition ended that raised this error."""
+    match error:
+        case StoreRefused() | NotAcquired():
+            return "refused"
+        case StoreUnavailable():
+            return "unavailable"
+        case OutcomeUnknown():
+            return "unknown"
+        case Exception():
+            return "error"
+        case _:
+            return "cancelled"
 
 
 def _seen_by_another(seen: Contended | StoreError) -> Script[Contended]:

@@ -113,7 +113,7 @@ class AsyncBatch(HeldBatch[AsyncLease]):
         try:
             await lease.release(unused=unused)
         except StoreError as failed:
-            self._engine.emit(ReleaseFailed(lease.key, lease.holder, failed))
+            self._engine.emit(ReleaseFailed(lease.key, lease.holder, failed, lease._lease_state.member))
 
     async def __aenter__(self) -> Self:
         self._turns.is_entered = True

@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from lockstead.misuse import AsyncHoldMisuse, check_coroutine_function
-from lockstead.runtime import context
 from lockstead.runtime.interrupt import uninterrupted
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class AsyncHold(AsyncHoldMisuse):
     @uninterrupted
     async def _begin(self, lease: AsyncLease) -> AsyncLease:
         try:
-            context.enter(lease)
+            lease._enter_block()
             if self._interrupt:
                 guard = self._guard = lease.guard()
                 await guard.__aenter__()

@@ -14,7 +14,6 @@ from lockstead.aio_guard import AsyncGuardedLease
 from lockstead.errors import StoreError
 from lockstead.events import ReleaseFailed
 from lockstead.protocol.commands import Script
-from lockstead.runtime import context
 from lockstead.runtime.aio_drive import run, wait_in_line
 from lockstead.runtime.aio_give_back import give_back
 from lockstead.runtime.awaiting import AsyncWaker, settle
@@ -124,7 +123,7 @@ class AsyncLease(AsyncGuardedLease):
     @uninterrupted
     async def __aenter__(self) -> Self:
         self.check()
-        context.enter(self)
+        self._enter_block()
         return self
 
     @uninterrupted
@@ -135,10 +134,10 @@ class AsyncLease(AsyncGuardedLease):
 
     async def _leave(self, error: BaseException | None, drain: Duration | None) -> None:
         """Release the lease at the end of its block; raise LeaseLost if the block returned without holding it."""
-        context.leave(self)
+        self._leave_block()
         lost = self._loss_at_exit()
         try:
             await self.release(drain)
         except StoreError as failed:
-            self._engine.emit(ReleaseFailed(self.key, self.holder, failed))
+            self._engine.emit(ReleaseFailed(self.key, self.holder, failed, self._lease_state.member))
         self._raise_at_exit(lost, error)

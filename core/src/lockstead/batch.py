@@ -114,7 +114,7 @@ class Batch(HeldBatch[Lease]):
         try:
             lease.release(unused=unused)
         except StoreError as failed:
-            self._engine.emit(ReleaseFailed(lease.key, lease.holder, failed))
+            self._engine.emit(ReleaseFailed(lease.key, lease.holder, failed, lease._lease_state.member))
 
     def __enter__(self) -> Self:
         self._turns.is_entered = True

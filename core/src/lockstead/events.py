@@ -1,6 +1,7 @@
 """The events of the engine. Listeners log, count or trace them; nothing is reported twice.
 
-Must not know the listeners. The default one writes to `logging.getLogger("lockstead")`.
+Must not know the listeners. The default one writes to `logging.getLogger("lockstead")`. member: the registration of a
+process that was attached to a lease; empty for the lease's owner. With holder it identifies a lease in this process.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from lockstead.errors import LossReason
 
@@ -18,7 +19,7 @@ class Waiting:
     """Another holder has the lock, and this acquisition waits. Emitted once for each acquisition.
 
     held_for is seconds by two machines' wall clocks, for display only; None if unknown. wanted_by: the writer that
-    waits for readers, maybe this one.
+    waits for readers, maybe this one. traceparent: the position of the other holder's trace, if its record names one.
     """
 
     key: str
@@ -27,6 +28,20 @@ class Waiting:
     purpose: str | None
     held_for: float | None = None
     wanted_by: str | None = None
+    traceparent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HolderChanged:
+    """An acquisition that waits has seen another holder than before. The fields are those of `Waiting`."""
+
+    key: str
+    holder: str
+    held_by: str
+    purpose: str | None
+    held_for: float | None = None
+    wanted_by: str | None = None
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +54,31 @@ class Acquired:
     waited: float
 
 
+NotGrantedResult: TypeAlias = Literal["timeout", "held", "refused", "unavailable", "unknown", "cancelled", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class NotGranted:
+    """An acquisition ended without a lease. waited is seconds.
+
+    result: "timeout": it waited; "held": it tried once; "refused", by the store or the caller's own state;
+    "unavailable" and "unknown": the store did not answer; "cancelled"; "error": anything else. error: what ended it.
+    """
+
+    key: str
+    holder: str
+    result: NotGrantedResult
+    waited: float
+    error: BaseException | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Attached:
     """This process became a member of a lease."""
 
     key: str
     holder: str
+    member: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +88,7 @@ class Renewed:
     key: str
     holder: str
     deadline: float
+    member: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +99,7 @@ class RenewalFailed:
     holder: str
     error: Exception
     left: float
+    member: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +111,7 @@ class Lost:
     reason: LossReason
     token: int | None
     detail: str
+    member: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +131,7 @@ class ReleaseFailed:
     key: str
     holder: str
     error: Exception
+    member: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +140,7 @@ class Detached:
 
     key: str
     holder: str
+    member: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +149,7 @@ class LeaseDropped:
 
     key: str
     holder: str
+    member: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +169,43 @@ class EngineWarning:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class StoreRequest:
+    """A request to a store has ended. took is seconds.
+
+    command: "create", "read", "replace", "extend", "remove", "list"; "batch" for `count` commands in one request.
+    result: "ok" (any answer), "refused", "unavailable", "unknown", "cancelled", "error".
+    """
+
+    command: str
+    result: str
+    took: float
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BlockEntered:
+    """A `with` block of a lease begins, in the thread or task that calls the listener."""
+
+    key: str
+    holder: str
+    member: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLeft:
+    """A `with` block of a lease ends, in the thread or task that entered it and calls the listener."""
+
+    key: str
+    holder: str
+    member: str = ""
+
+
 LockEvent: TypeAlias = (
     Waiting
+    | HolderChanged
     | Acquired
+    | NotGranted
     | Attached
     | Renewed
     | RenewalFailed
@@ -143,6 +217,11 @@ LockEvent: TypeAlias = (
     | CallbackFailed
     | EngineWarning
 )
+"""What the listener of a client is called with, and the default one logs."""
+
+ProcessEvent: TypeAlias = LockEvent | StoreRequest | BlockEntered | BlockLeft
+"""What the listeners of a process are called with."""
+
 Listener: TypeAlias = Callable[[LockEvent], None]
 
 _log = logging.getLogger("lockstead")
@@ -159,8 +238,8 @@ def log(event: LockEvent) -> None:
             _log.info("%r: acquired by %r after %.2f s%s", event.key, event.holder, event.waited, token)
         case Attached():
             _log.info("%r: attached to the lease of %r", event.key, event.holder)
-        case Renewed():
-            pass  # with many leases it would fill the log
+        case Renewed() | HolderChanged() | NotGranted():
+            pass  # with many leases they would fill the log
         case RenewalFailed():
             _log.warning("%r: renewal failed, %.1f s left: %s", event.key, event.left, event.error)
         case Lost():

@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from lockstead.misuse import HoldMisuse, check_function
-from lockstead.runtime import context
 from lockstead.runtime.interrupt import uninterrupted
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class Hold(HoldMisuse):
     @uninterrupted
     def _begin(self, lease: Lease) -> Lease:
         try:
-            context.enter(lease)
+            lease._enter_block()
             if self._interrupt:
                 guard = self._guard = lease.guard()
                 guard.__enter__()

@@ -15,7 +15,6 @@ from lockstead.errors import StoreError
 from lockstead.events import ReleaseFailed
 from lockstead.guard import GuardedLease
 from lockstead.protocol.commands import Script
-from lockstead.runtime import context
 from lockstead.runtime.blocking import ThreadWaker, settle
 from lockstead.runtime.drive import run, wait_in_line
 from lockstead.runtime.engine import Engine
@@ -125,7 +124,7 @@ class Lease(GuardedLease):
     @uninterrupted
     def __enter__(self) -> Self:
         self.check()
-        context.enter(self)
+        self._enter_block()
         return self
 
     @uninterrupted
@@ -136,10 +135,10 @@ class Lease(GuardedLease):
 
     def _leave(self, error: BaseException | None, drain: Duration | None) -> None:
         """Release the lease at the end of its block; raise LeaseLost if the block returned without holding it."""
-        context.leave(self)
+        self._leave_block()
         lost = self._loss_at_exit()
         try:
             self.release(drain)
         except StoreError as failed:
-            self._engine.emit(ReleaseFailed(self.key, self.holder, failed))
+            self._engine.emit(ReleaseFailed(self.key, self.holder, failed, self._lease_state.member))
         self._raise_at_exit(lost, error)

@@ -14,10 +14,9 @@ from typing import Final, NoReturn
 
 from lockstead import registry
 from lockstead.errors import LeaseLost, LossReason, NotAcquired, StoreError, StoreRefused
-from lockstead.events import Attached, Detached, EngineWarning, Released, ReleaseFailed, Renewed
+from lockstead.events import Attached, Detached, EngineWarning, Released, ReleaseFailed, Renewed, Waiting
 from lockstead.protocol import election
 from lockstead.protocol import release as leaving
-from lockstead.protocol.acquire import Contended
 from lockstead.protocol.commands import List, Read, Script, Snapshot, TokenSource, ask
 from lockstead.protocol.context import LeaseId, ProtocolContext
 from lockstead.protocol.fence import draw_token, verify
@@ -141,10 +140,10 @@ def detach(lease: HeldLease) -> Script[LeaseTicket]:
         try:
             yield from take_back(lease_state.registration, lease._kept.context)
         except StoreError as error:
-            engine.emit(ReleaseFailed(lease.key, lease.holder, error))
+            engine.emit(ReleaseFailed(lease.key, lease.holder, error, lease_state.member))
     engine.keeper.left(lease._kept)
     lease._ended()
-    engine.emit(Detached(lease.key, lease.holder))
+    engine.emit(Detached(lease.key, lease.holder, lease_state.member))
     return lease._ticket()
 
 
@@ -185,7 +184,7 @@ def give_back(lease: HeldLease, began_at: float, drain: float | None) -> Script[
     outcome = yield from leaving.give_back(lease_state, context, bound_at=bound_at)
     removed = outcome.is_free
     if lease.is_member:
-        engine.emit(Detached(lease.key, lease.holder))
+        engine.emit(Detached(lease.key, lease.holder, lease_state.member))
     else:
         engine.emit(Released(lease.key, lease.holder, removed, outcome.value))
     return removed
@@ -231,7 +230,7 @@ class LockOperations:
         if isinstance(joined, Over):
             raise lost_by_ticket(said, joined, "attach to")
         kept = engine.attached(joined, context.settings)
-        engine.emit(Attached(self.key, said.holder))
+        engine.emit(Attached(self.key, said.holder, kept.lease_state.member))
         return kept
 
     def released(self, ticket: LeaseTicket | str, drain: Duration | None) -> Script[bool]:
@@ -324,7 +323,7 @@ class LockOperations:
             look=look,
             gives_up_at=limits.gives_up_at,
             tries_once=tries_once,
-            on_wait=lambda seen: self.engine.emit_waiting(self.key, "", Contended(seen.record)),
+            on_wait=lambda seen: self.engine.emit_waiting(self.key, "", seen.record, Waiting),
         )
         return script, limits
 

@@ -26,6 +26,7 @@ from lockstead.runtime.interrupt import uninterrupted
 from lockstead.runtime.local_queue import Waiter
 from lockstead.settings import Settings
 from lockstead.stores.port import SupportsFifoQueue
+from lockstead.values import Name
 
 L = TypeVar("L", bound=HeldLease)
 
@@ -51,6 +52,7 @@ class PermitAcquisition(Acquisition):
     ) -> None:
         self._last = last
         super().__init__(engine, key, settings, limit, reclaim=False, is_patient=is_patient, spent=spent)
+        self._request.on_wait = None
         # if its holder dies, the others wait no longer than for a permit whose holder died
         turn_ttl = max(min(TURN_TTL, settings.ttl), engine.traits.ttl_recommended)
         turn_settings = Settings.make(ttl=turn_ttl, owner=settings.owner)
@@ -68,7 +70,7 @@ class PermitAcquisition(Acquisition):
             on_abandoned=partial(engine.clean_up_abandoned, settings=settings),
         )
 
-    def _prepare_wait(self) -> None:
+    def _check_wait(self, name: Name) -> None:
         """Do nothing: a thread that holds a permit may acquire another one, as long as it need not wait."""
 
     def enter(self, waker: Waiter) -> bool:

@@ -74,6 +74,20 @@ def link(text: str) -> str | None:
     return text if len(text) <= LINK_CHARACTERS_MAX and _LINK.fullmatch(text) else None
 
 
+_TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.{0,200})?")
+"""Of W3C Trace Context. A later version may add parts at the end, which are ignored."""
+
+
+def traceparent(text: str) -> str | None:
+    """Parse a W3C `traceparent`: its four parts if it is valid by that standard."""
+    found = _TRACEPARENT.fullmatch(text[:256])
+    if found is None or found[1] == "ff" or not found[2].strip("0") or not found[3].strip("0"):
+        return None
+    if found[1] == "00" and found[5] is not None:
+        return None
+    return "-".join(found.groups()[:4])
+
+
 def date_text(epoch: float | None) -> str | None:
     """Return an instant for people, to the second: "2026-11-21 07:27:10 UTC"; None if it is out of range."""
     epoch = on_calendar(epoch)

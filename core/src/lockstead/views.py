@@ -37,7 +37,8 @@ class LockInfo:
     cannot be read (damaged, not ours, of a newer version), in one line. Such a key cannot be acquired, and only its
     name is known. Only a listing shows one; all other operations raise StoreRefused. mode: "exclusive", or "shared" if
     held by readers; these are in `readers`, the oldest first, and owner is "readers". wanted_by: the writer that waits
-    for them. registration: of a reader or member, the name of its own record.
+    for them. registration: of a reader or member, the name of its own record. traceparent: the position of the holder's
+    trace, by W3C Trace Context, if it is traced.
     """
 
     key: str
@@ -70,6 +71,7 @@ class LockInfo:
     registration: str | None = None
     value: str | None = None
     permits: Permits | None = None
+    traceparent: str | None = None
 
     @property
     def slot(self) -> int | None:
@@ -262,6 +264,7 @@ def holding(key: str, status: RecordStatus, context: ProtocolContext) -> LockInf
         backtrace=record.backtrace,
         labels=record.labels,
         value=record.value,
+        traceparent=record.traceparent,
         incarnation=status.seen.incarnation,
         acquired_epoch=record.acquired_at,
         expires_epoch=record.expires_at,

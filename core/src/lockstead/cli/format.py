@@ -26,7 +26,7 @@ FACTS: Final = (
     *("acquired_at", "held_for", "expires_at", "time_left", "ttl", "age"),
     *("expected", "alert_at", "overdue_for", "token", "sequencer", "incarnation"),
     *("host", "pid", "where", "backtrace", "revoked_by", "revoke_reason", "decode_error", "slot", "permits"),
-    *("readers", "wanted_by"),
+    *("readers", "wanted_by", "traceparent"),
 )
 """The keys of a lock in JSON, in order."""
 
@@ -174,6 +174,7 @@ def details(held: LockInfo, now: float) -> Iterator[tuple[str, str]]:
         "labels": " ".join(f"{name}={value}" for name, value in held.labels.items()),
         "host": f"{held.host or 'unknown'}, process {held.pid or 'unknown'}" if held.host or held.pid else None,
         "where": held.where,
+        "trace": held.traceparent,
         "holder": held.holder,
     }
     for name, text in said.items():

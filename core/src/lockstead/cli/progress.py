@@ -15,9 +15,11 @@ from lockstead.events import (
     CallbackFailed,
     Detached,
     EngineWarning,
+    HolderChanged,
     LeaseDropped,
     LockEvent,
     Lost,
+    NotGranted,
     Released,
     ReleaseFailed,
     RenewalFailed,
@@ -95,8 +97,8 @@ class ProgressListener:
                     say(f"released {event.key!r}" if event.removed else f"{event.key!r}: {event.detail}")
             case ReleaseFailed() | CallbackFailed():
                 _say_not_released(event.key, event.error)
-            case Lost() | Attached() | Detached() | LeaseDropped():
-                pass  # the command prints a loss itself
+            case Lost() | NotGranted() | HolderChanged() | Attached() | Detached() | LeaseDropped():
+                pass  # the command prints an end itself
             case _:
                 assert_never(event)
 

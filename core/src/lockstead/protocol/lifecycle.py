@@ -117,6 +117,11 @@ class LeaseState:
         """The holder in this process: a reader is not the holder of its group's record."""
         return self.lease.holder if self.registration is None or self.mode == EXCLUSIVE else self.registration.holder
 
+    @property
+    def member(self) -> str:
+        """The registration of a process that was attached; empty for the owner of the lease."""
+        return "" if self.is_owner or self.registration is None else self.registration.name.part
+
     def believes(self, now: float) -> bool:
         """Return whether the lease is held: not lost, and before its deadline. Does not depend on a live keeper."""
         return self.state is State.HELD and now < self.deadline

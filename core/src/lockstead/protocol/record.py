@@ -32,6 +32,7 @@ from lockstead.reading import (
     clean_lines,
     decimal,
     on_calendar,
+    traceparent,
     whole,
 )
 from lockstead.settings import LOCK_DELAY_MAX
@@ -89,6 +90,7 @@ class Record:
     mode: "exclusive", or "shared" for a group of readers: their registrations are the members of this record. Any other
     word is of a later version: the record is respected until its time is up. wanted: the writer that waits for the
     readers, and the number of its last sign of life; empty if none waits.
+    traceparent: the position of the holder's trace, by W3C Trace Context; an invalid one is left out.
     value: what a leader advertises; None in the record of a lock that elects no leader. heir: the owner that an ended
     record is left to for a moment.
     acquired_at, expires_at, alert_at, auto_unlock_at: seconds since the epoch by the writer's wall clock, for people
@@ -123,6 +125,7 @@ class Record:
     wanted: str = ""
     value: str | None = None
     heir: str | None = None
+    traceparent: str | None = None
     unknown: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -188,7 +191,7 @@ def encoded_unbounded(record: Record) -> dict[str, str]:
     for name in _FLAGS:
         if getattr(record, name):
             fields[name] = "1"
-    fields.update(_led(record) | _ended_how(record))
+    fields.update(_of_holder(record) | _ended_how(record))
     if not record.is_exclusive:
         fields["mode"] = record.mode
     if record.lock_delay:
@@ -201,9 +204,10 @@ def encoded_unbounded(record: Record) -> dict[str, str]:
     return fields
 
 
-def _led(record: Record) -> dict[str, str]:
+def _of_holder(record: Record) -> dict[str, str]:
     said = {name: getattr(record, name) for name in _BOUNDED}
-    return {name: shortened(clean(text), _BOUNDED[name]) for name, text in said.items() if text is not None}
+    fields = {name: shortened(clean(text), _BOUNDED[name]) for name, text in said.items() if text is not None}
+    return fields if record.traceparent is None else {**fields, "traceparent": record.traceparent}
 
 
 def _ended_how(record: Record) -> dict[str, str]:
@@ -533,6 +537,10 @@ def _predecessor(_: Name, __: str, text: str) -> PreviousLease:
         return PreviousLease(LeaseOutcome.UNKNOWN)
 
 
+def _traceparent(_: Name, __: str, text: str) -> str | None:
+    return traceparent(text)
+
+
 def _labels(name: Name, what: str, text: str) -> Mapping[str, str]:
     try:
         labels = json.loads(text)
@@ -558,5 +566,6 @@ _READERS: Final[dict[str, tuple[str, Callable[[Name, str, str], Any]]]] = {
     "before": ("before", _predecessor),
     "mode": ("mode", _text),
     "labels": ("labels", _labels),
+    "traceparent": ("traceparent", _traceparent),
 }
 """For each field: the attribute of `Record`, and its decoder."""

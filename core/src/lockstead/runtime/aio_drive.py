@@ -9,9 +9,10 @@ import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockstead.errors import LocksteadError
+from lockstead.listeners import LISTENERS
 from lockstead.protocol.commands import Pause, Reply, Script
 from lockstead.protocol.record import with_timestamps
-from lockstead.runtime.awaiting import REQUEST_LATE, AsyncWaker, perform
+from lockstead.runtime.awaiting import REQUEST_LATE, AsyncWaker, observed, perform
 from lockstead.runtime.clock import Clock
 from lockstead.runtime.local_queue import LOOK_AGAIN
 from lockstead.runtime.run import Limits, unknown
@@ -54,7 +55,8 @@ async def run(script: Script[T], store: Store, clock: Clock, limits: Limits, wak
                     limit = limits.of(sent_at)
                     late_from = sent_at + limit + REQUEST_LATE
                     stamped = with_timestamps(command, clock.wall(), store.traits.clock)
-                    answer = await perform(stamped, store, limit, waker)
+                    send = observed if LISTENERS.every else perform
+                    answer = await send(stamped, store, limit, waker)
             except Exception as error:  # noqa: BLE001 - an unexpected error of a third-party store
                 command = script.throw(error if isinstance(error, LocksteadError) else unknown(error))
             else:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from lockstead.errors import OutcomeUnknown
 from lockstead.protocol.commands import Command
 from lockstead.runtime.aside import in_thread
-from lockstead.runtime.inside import is_inside
+from lockstead.runtime.inside import holds_no_lock, is_inside
+from lockstead.runtime.observed import Observed
 from lockstead.runtime.run import STALLED
 from lockstead.stores.port import AsyncStore, Store
 
@@ -151,6 +152,13 @@ async def perform(command: Command[Any], store: Store, limit: float, waker: Asyn
             return await in_thread(waker.engine.calls, call, came_late=waker.came_late)
     except TimeoutError as error:
         raise OutcomeUnknown(f"no answer within {limit:.3g} s") from error
+
+
+@holds_no_lock
+async def observed(command: Command[Any], store: Store, limit: float, waker: AsyncWaker) -> Any:
+    """Send one command as `perform` does, and tell the listeners of the process."""
+    with Observed(command, store):
+        return await perform(command, store, limit, waker)
 
 
 async def settle(engine: Engine, kept: KeptLease) -> None:

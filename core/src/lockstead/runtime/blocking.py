@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lockstead.protocol.commands import Command
 from lockstead.runtime.inside import holds_no_lock
 from lockstead.runtime.local_queue import ThreadWaker
+from lockstead.runtime.observed import Observed
 from lockstead.stores.port import Store
 
 if TYPE_CHECKING:
@@ -50,6 +51,13 @@ def _run(job: Callable[[], None]) -> None:
 def perform(command: Command[Any], store: Store, limit: float, waker: ThreadWaker) -> Any:  # noqa: ARG001 - its async counterpart needs it
     """Send one command."""
     return store.perform(command, limit)
+
+
+@holds_no_lock
+def observed(command: Command[Any], store: Store, limit: float, waker: ThreadWaker) -> Any:
+    """Send one command as `perform` does, and tell the listeners of the process."""
+    with Observed(command, store):
+        return perform(command, store, limit, waker)
 
 
 def settle(engine: Engine, kept: KeptLease) -> None:

@@ -32,16 +32,17 @@ def enter(lease: Any) -> None:
     _CURRENT.set(_Entered(weakref.ref(lease), _living()))
 
 
-def leave(lease: Any) -> None:
+def leave(lease: Any) -> bool:
     """Undo `enter` of this lease, and of leases entered since.
 
-    Does nothing in another context, in which a generator may be closed.
+    Does nothing and returns False in another context, in which a generator may be closed.
     """
     entered = _CURRENT.get()
     while entered is not None and entered.lease() is not lease:
         entered = entered.outer
     if entered is not None:
         _CURRENT.set(entered.outer)
+    return entered is not None
 
 
 def current() -> Any | None:

@@ -10,9 +10,10 @@ import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockstead.errors import LocksteadError
+from lockstead.listeners import LISTENERS
 from lockstead.protocol.commands import Pause, Reply, Script
 from lockstead.protocol.record import with_timestamps
-from lockstead.runtime.blocking import REQUEST_LATE, ThreadWaker, perform
+from lockstead.runtime.blocking import REQUEST_LATE, ThreadWaker, observed, perform
 from lockstead.runtime.clock import Clock
 from lockstead.runtime.local_queue import LOOK_AGAIN
 from lockstead.runtime.run import Limits, unknown
@@ -55,7 +56,8 @@ def run(script: Script[T], store: Store, clock: Clock, limits: Limits, waker: Th
                     limit = limits.of(sent_at)
                     late_from = sent_at + limit + REQUEST_LATE
                     stamped = with_timestamps(command, clock.wall(), store.traits.clock)
-                    answer = perform(stamped, store, limit, waker)
+                    send = observed if LISTENERS.every else perform
+                    answer = send(stamped, store, limit, waker)
             except Exception as error:  # noqa: BLE001 - an unexpected error of a third-party store
                 command = script.throw(error if isinstance(error, LocksteadError) else unknown(error))
             else:

@@ -18,7 +18,8 @@ from operator import is_not
 from typing import Any, Final
 
 from lockstead.errors import LocksteadError, NotAcquired, StoreRefused, StoreUnavailable
-from lockstead.events import Acquired, EngineWarning, Listener, Waiting, log
+from lockstead.events import Acquired, EngineWarning, HolderChanged, Listener, Waiting, log
+from lockstead.listeners import LISTENERS
 from lockstead.protocol import keeping
 from lockstead.protocol.acquire import AcquireRequest, Contended, Grant
 from lockstead.protocol.commands import Traits
@@ -128,8 +129,19 @@ class Engine:
         """Return the context of scripts for a lock with these settings."""
         return ProtocolContext(self.traits, settings, self.observations)
 
-    def new_request(self, name: Name, settings: Settings, *, reclaim: bool, value: str | None = None) -> AcquireRequest:
-        """Return a request for one lock, with a new holder. value: what a leader advertises."""
+    def new_request(
+        self,
+        name: Name,
+        settings: Settings,
+        *,
+        reclaim: bool,
+        value: str | None = None,
+        is_traced: bool = False,
+    ) -> AcquireRequest:
+        """Return a request for one lock, with a new holder. value: what a leader advertises.
+
+        is_traced: an acquisition begins with it, whose end is an event.
+        """
         owner = settings.owner or self._owner
         if reclaim and settings.mode == SHARED:
             raise ValueError("reclaim takes the lock for one holder, so it cannot be shared; leave out one of the two")
@@ -140,6 +152,9 @@ class Engine:
         fields = {**self._draft(settings, owner), "identity": holder}
         if value is not None:
             fields["value"] = value
+        traceparent = LISTENERS.traceparent(name.key, holder, self.store.url) if is_traced and LISTENERS.every else None
+        if traceparent is not None:
+            fields["traceparent"] = traceparent
         where = callers.where(caller)
         if where is not None:
             fields["where"] = where
@@ -221,7 +236,7 @@ class Engine:
             raise
         if request.may_keep_place:
             self.leave_queue(request.name, request.holder, settings.request_timeout)
-        self.emit(Acquired(grant.lease.name.key, request.holder, grant.token, waited))
+        self.emit(Acquired(grant.lease.name.key, kept.lease_state.holder, grant.token, waited))
         return kept
 
     def attached(self, joined: Attached, settings: Settings) -> KeptLease:
@@ -322,12 +337,10 @@ class Engine:
             waited=waited,
         )
 
-    def emit_waiting(self, key: str, holder: str, contended: Contended) -> None:
-        """Emit that an acquisition waits."""
-        record = contended.record
-        if record is not None:
-            held_for = self._held_for(record)
-            self.emit(Waiting(key, holder, record.shown_owner, record.purpose, held_for, record.wanted_by or None))
+    def emit_waiting(self, key: str, holder: str, record: Record, kind: type[Waiting] | type[HolderChanged]) -> None:
+        """Emit that an acquisition waits for the holder in a record."""
+        held_for, wanted_by = self._held_for(record), record.wanted_by or None
+        self.emit(kind(key, holder, record.shown_owner, record.purpose, held_for, wanted_by, record.traceparent))
 
     def _held_for(self, record: Record) -> float | None:
         return None if record.acquired_at is None else max(0.0, self.clock.wall() - record.acquired_at)

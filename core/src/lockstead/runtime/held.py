@@ -7,12 +7,14 @@ from functools import partial
 from typing import Any, NoReturn
 
 from lockstead.errors import LeaseLost, LossReason, StoreError
-from lockstead.events import ReleaseFailed
+from lockstead.events import BlockEntered, BlockLeft, ReleaseFailed
+from lockstead.listeners import LISTENERS
 from lockstead.protocol.commands import Script
 from lockstead.protocol.lifecycle import State
 from lockstead.protocol.record import progress_text
 from lockstead.protocol.release import Had, may_remove_after_loss
 from lockstead.protocol.renew import Over
+from lockstead.runtime import context
 from lockstead.runtime.engine import Engine, OwnerNote
 from lockstead.runtime.give_back import give_back
 from lockstead.runtime.inside import is_inside
@@ -189,7 +191,7 @@ class HeldLease:
         try:
             give_back(self, giving_back, unused=unused)
         except StoreError as failed:
-            self._engine.emit(ReleaseFailed(self.key, self.holder, failed))
+            self._engine.emit(ReleaseFailed(self.key, self.holder, failed, self._lease_state.member))
 
     @uninterrupted
     def _may_leave(self, now: float, *, unused: bool) -> bool:
@@ -229,6 +231,17 @@ class HeldLease:
             if lease_state.shared or not lease_state.unused:
                 had = Had(lease.incarnation, is_shared=lease_state.shared, is_clean=lease_state.is_clean)
             self._engine.sweep(lease.name, lease.holder, lease_state.settings, had)
+
+    def _enter_block(self) -> None:
+        """Make this lease the current one of the thread or task."""
+        context.enter(self)
+        if LISTENERS.every:
+            LISTENERS.notify(BlockEntered(self.key, self.holder, self._lease_state.member), self._engine.store.url)
+
+    def _leave_block(self) -> None:
+        """Undo `_enter_block`."""
+        if context.leave(self) and LISTENERS.every:
+            LISTENERS.notify(BlockLeft(self.key, self.holder, self._lease_state.member), self._engine.store.url)
 
     def _loss_at_exit(self) -> LeaseLost | None:
         """Return the LeaseLost at the end of a block; None if the lease is held or was released in the block."""

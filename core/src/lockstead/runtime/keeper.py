@@ -21,6 +21,7 @@ from typing import Final, Protocol, TypeAlias, cast
 from lockstead.errors import LossReason, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.events import CallbackFailed, EngineWarning, LeaseDropped, Listener, LockEvent, Lost, RenewalFailed
 from lockstead.events import Renewed as RenewedEvent
+from lockstead.listeners import LISTENERS
 from lockstead.protocol.commands import Script
 from lockstead.protocol.context import ProtocolContext
 from lockstead.protocol.keeping import (
@@ -293,6 +294,8 @@ class Keeper:
             self._emit_to(event)
         except Exception:  # noqa: BLE001, S110 - a listener must never harm a lease
             pass
+        if LISTENERS.every:
+            LISTENERS.notify(event, self._store.url)
 
     def close(self, patience: float = 1.0) -> None:
         """Stop. Leases still held are left to expire; tasks run now, and are waited for up to `patience` seconds."""
@@ -419,9 +422,11 @@ class Keeper:
             case ReportAbandoned(kept=one):
                 self._run_callback(partial(self.emit, _abandoned(one.lease_state)))
             case ReportFailed(kept=one, error=error, left=left):
-                self.emit(RenewalFailed(one.lease_state.lease.name.key, one.lease_state.holder, error, left))
+                own = one.lease_state
+                self.emit(RenewalFailed(own.lease.name.key, own.holder, error, left, own.member))
             case ReportRenewed(kept=one, deadline=deadline):
-                self.emit(RenewedEvent(one.lease_state.lease.name.key, one.lease_state.holder, deadline))
+                own = one.lease_state
+                self.emit(RenewedEvent(own.lease.name.key, own.holder, deadline, own.member))
 
     def _not_sent(self, batch: list[_Lease]) -> None:
         for one in batch:
@@ -549,9 +554,9 @@ class Keeper:
         del guards
         for callback in callbacks:
             self._run_callback(partial(self._call, kept, callback))
-        lease_state = kept.lease_state
-        reason = lease_state.reason or LossReason.EXPIRED
-        event = Lost(lease_state.lease.name.key, lease_state.holder, reason, lease_state.token, lease_state.detail)
+        own = kept.lease_state
+        reason = own.reason or LossReason.EXPIRED
+        event = Lost(own.lease.name.key, own.holder, reason, own.token, own.detail, own.member)
         if in_callback_thread:
             self._run_callback(partial(self.emit, event))
         else:
@@ -595,7 +600,7 @@ def _referred(one: _Lease) -> KeptLease | None:
 
 
 def _abandoned(lease_state: LeaseState) -> LeaseDropped:
-    return LeaseDropped(lease_state.lease.name.key, lease_state.holder)
+    return LeaseDropped(lease_state.lease.name.key, lease_state.holder, lease_state.member)
 
 
 def _run_rounds(keeper_ref: weakref.ref[Keeper], changed: ThreadWaker) -> None:

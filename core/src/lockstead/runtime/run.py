@@ -14,9 +14,11 @@ from typing import Any, Final, TypeVar, cast
 
 from lockstead.errors import OutcomeUnknown, StoreError
 from lockstead.frozen import frozen
+from lockstead.listeners import LISTENERS
 from lockstead.protocol.commands import Command, OutOfTime, Pause, Paused, Reply, Script
 from lockstead.protocol.record import with_timestamps
 from lockstead.runtime.clock import Clock
+from lockstead.runtime.observed import Observed
 from lockstead.stores.port import Store, SupportsBatching
 
 T = TypeVar("T")
@@ -119,8 +121,13 @@ def _perform_many(commands: list[Command[Any]], store: SupportsBatching, clock: 
     if not commands:
         return []
     wall, kind = clock.wall(), cast(Store, store).traits.clock
+    stamped = [with_timestamps(command, wall, kind) for command in commands]
     try:
-        answers = store.perform_many([with_timestamps(command, wall, kind) for command in commands], limit)
+        if LISTENERS.every:
+            with Observed(None, cast(Store, store), len(commands)):
+                answers = store.perform_many(stamped, limit)
+        else:
+            answers = store.perform_many(stamped, limit)
     except Exception as error:  # noqa: BLE001 - an unexpected error of a third-party store leaves the outcome unknown
         return [error if isinstance(error, StoreError) else unknown(error) for _ in commands]
     if len(answers) == len(commands):
