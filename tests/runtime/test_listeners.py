@@ -161,7 +161,7 @@ def test_a_cancelled_acquisition_is_told(heard: Heard) -> None:
     async def cancelled() -> None:
         async with lockstead.AsyncClient(MemoryStore()) as client, client.lock("apt").hold():
             waiting = asyncio.create_task(client.lock("apt").acquire())
-            while not heard.of(Waiting):
+            while not heard.of(Waiting):  # noqa: ASYNC110 - the listener knows no loop
                 await asyncio.sleep(0)
             waiting.cancel()
             with suppress(asyncio.CancelledError):
