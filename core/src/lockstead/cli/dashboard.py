@@ -2,81 +2,137 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from lockstead.cli.exits import Exit, Failed, say
-from lockstead.cli.options import store_at, time_option
+from lockstead.cli.exits import Exit, Failed, plain, say
+from lockstead.cli.options import opened, store_at, time_option, warn_of_place
+from lockstead.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from starlette.applications import Starlette
+
+    from lockstead.monitor.listening import Address
+    from lockstead.stores.port import StoreUrl
 
 EPILOG: Final = """\b
 Examples:
   lockstead dashboard sqlite:///locks.db
-  lockstead dashboard gs://my-bucket/locks redis://cache/0 --history locks-seen.db
-  lockstead dashboard env:LOCKS --listen 0.0.0.0:8123 --token-file token --host locks.example
+  lockstead dashboard gs://my-bucket/locks redis://cache/0 --history seen.db
+  lockstead dashboard sqlite:///locks.db --admin-token-file token
 
 \b
 Exit codes: 0 ended by SIGINT or SIGTERM, or
-  64 wrong usage      69 a store is not there
+  64 wrong usage, or the address is in use      69 a store refused
 """
+
+EVERY_MIN: Final = 0.2
 
 
 @click.command(epilog=EPILOG)
 @click.argument("urls", metavar="URL...", nargs=-1, required=True)
-@click.option(
-    "--listen", metavar="HOST:PORT", default="127.0.0.1:8123", show_default=True, help="Address to listen at."
-)
-@click.option("--token-file", metavar="FILE", help="File with the token that one needs to look.")
-@click.option("--admin-token-file", metavar="FILE", help="File with the token that one needs to break locks.")
-@click.option("--trusted-proxy-header", metavar="NAME", help="Header in which a proxy names the person.")
-@click.option("--host", "hosts", metavar="NAME", multiple=True, help="Name by which browsers call it; may be repeated.")
+@click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:8123", help="Default: 127.0.0.1:8123.")
+@click.option("--host", "hosts", metavar="NAME", multiple=True, help="Name that browsers call it by; may be repeated.")
+@click.option("--token-file", metavar="FILE", help="File with the token that is needed to look.")
+@click.option("--admin-token-file", metavar="FILE", help="File with the token that is needed to break locks.")
+@click.option("--trusted-proxy-header", metavar="NAME", help="Header in which a proxy names the person who asks.")
+@click.option("--history", metavar="FILE", help="SQLite file that keeps what was seen, even while nobody looks.")
+@click.option("--lock-label", "lock_labels", metavar="PATTERN=NAME", multiple=True, help="Name of locks in /metrics.")
 @time_option("--every", "Time from one listing of a store to the next. Default: 2s.", default="2s")
 def dashboard(
     urls: Sequence[str],
     listen: str,
+    hosts: Sequence[str],
     token_file: str | None,
     admin_token_file: str | None,
     trusted_proxy_header: str | None,
-    hosts: Sequence[str],
+    history: str | None,
+    lock_labels: Sequence[str],
     every: float,
 ) -> int:
     """Serve a page that shows every lock of the stores at URL, live, until it is stopped.
 
-    It is read-only without --admin-token-file. Only this machine can reach it, unless --listen says more: then one
-    needs a token, or a proxy that asks who it is.
+    It is read-only without --admin-token-file. Only this machine can reach it, unless --listen says more: then a token
+    is needed to look, or a proxy that asks people who they are.
     """
     try:
-        import uvicorn
+        import uvicorn  # noqa: F401 - without it nothing can be served
 
         from lockstead.dashboard.app import create_app
+        from lockstead.monitor.listening import Address, read_token
     except ModuleNotFoundError as missing:
-        raise Failed(
-            Exit.USAGE, f"the dashboard needs {missing.name}: pip install 'lockstead[cli,dashboard]'"
-        ) from None
-    from lockstead.monitor.listening import Address, read_token
-
+        needs = f"the dashboard needs {missing.name}: pip install 'lockstead[cli,dashboard]'"
+        raise Failed(Exit.USAGE, needs) from None
     address = Address.parse(listen)
     if not address.is_loopback and token_file is None and trusted_proxy_header is None:
-        raise Failed(Exit.USAGE, f"{listen} can be reached from elsewhere: give --token-file or --trusted-proxy-header")
-    places = [store_at(url) for url in urls]
+        raise click.UsageError(
+            f"other machines can reach {address}: add --token-file, or --trusted-proxy-header if only a proxy can"
+        )
+    if every < EVERY_MIN:
+        raise click.UsageError(f"--every is at least {EVERY_MIN} s")
+    stores = [store_at(url).store for url in urls]
+    tokens = [None if name is None else read_token(name) for name in (token_file, admin_token_file)]
+    for store in stores:
+        _look_at(store)
     app = create_app(
-        [place.store.text for place in places],
-        token=None if token_file is None else read_token(token_file),
-        admin_token=None if admin_token_file is None else read_token(admin_token_file),
+        [store.text for store in stores],
+        token=tokens[0],
+        admin_token=tokens[1],
         trusted_proxy_header=trusted_proxy_header,
         hosts=[*hosts, address.host],
+        history=history,
+        lock_labels=lock_labels,
         every=every,
     )
-    socket = address.bind()
-    say(f"the dashboard is at http://{Address(address.host, socket.getsockname()[1])}/")
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=3,
-    )
-    uvicorn.Server(config).run(sockets=[socket])
+    _serve(app, address)
     return Exit.OK
+
+
+def _look_at(store: StoreUrl) -> None:
+    """Refuse a store that cannot be used; one that does not answer now may do so later."""
+    try:
+        with opened(store) as client:
+            warn_of_place(client)
+    except StoreUnavailable as error:
+        say(str(error))
+
+
+def _serve(app: Starlette, address: Address) -> None:
+    import uvicorn
+
+    from lockstead.monitor.listening import Address
+
+    class Server(uvicorn.Server):
+        """Ends the streams of open pages when it is told to stop."""
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            """Note a signal."""
+            app.state.dashboard.board.close()
+            super().handle_exit(sig, frame)
+
+    logging.getLogger("lockstead.dashboard").addHandler(_Said(logging.WARNING))
+    with address.bind() as socket:
+        bound = Address(address.host, socket.getsockname()[1])
+        say(f"the dashboard is at http://{bound}/")
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=5,
+        )
+        Server(config).run(sockets=[socket])
+
+
+class _Said(logging.Handler):
+    """Prints each record in one line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record."""
+        say(plain(record.getMessage()))

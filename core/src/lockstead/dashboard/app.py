@@ -1,12 +1,12 @@
-"""The ASGI application: its addresses, its headers, and what runs beside it."""
+"""The ASGI application: its addresses, and what stands before each: the name it is called by, who asks, the headers."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from os import PathLike, fspath
+from typing import Final
 from urllib.parse import urlencode
 
 from starlette.applications import Starlette
@@ -19,15 +19,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lockstead.aio_lock import AsyncClient
 from lockstead.dashboard.access import Access
-from lockstead.dashboard.board import ROWS_MAX, Board, Listing
-from lockstead.dashboard.filters import Filter
+from lockstead.dashboard.board import ROWS_MAX
+from lockstead.dashboard.history import History
 from lockstead.dashboard.pages import Pages
-from lockstead.dashboard.rendering import STATIC, Rendered, environment
-from lockstead.dashboard.rows import DESCRIBED_MAX, identity, row_of, waiters_of
-from lockstead.dashboard.watching import Watch
-from lockstead.errors import StoreError
-from lockstead.reading import clean
-from lockstead.stores.port import ShowsQueue
+from lockstead.dashboard.rendering import STATIC
+from lockstead.dashboard.state import Dashboard
+from lockstead.monitor.names import LockNames
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -52,135 +49,6 @@ LASTING: Final = "max-age=31536000, immutable"
 OPEN_TO_ALL: Final = ("/login", "/healthz", "/static/")
 
 
-class Dashboard:
-    """The state behind the pages of one application."""
-
-    def __init__(
-        self,
-        stores: Sequence[str | AsyncClient],
-        access: Access,
-        every: float,
-        wall: Callable[[], float],
-        rows_max: int,
-    ) -> None:
-        self.access = access
-        self.wall = wall
-        self.every = every
-        self.title = "Locks"
-        self.board = Board(wall, rows_max)
-        self.templates = environment()
-        self.tabs = 0
-        self._rendered: dict[str, Rendered] = {}
-        self._tasks: list[asyncio.Task[None]] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self.watches = {one.name: one for one in (Watch(store, every, wall) for store in stores)}
-        if len(self.watches) < len(stores):
-            raise ValueError("a store is given twice")
-        for watch in self.watches.values():
-            watch.listing = Listing(watch.name, self.board.changed, self._observed)
-            watch.watchers.append(watch.listing)
-            self.board.listings.append(watch.listing)
-
-    # --- what runs beside ----------------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Start the rounds, if they do not run in this event loop: a mounted application is not told of the start."""
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop = loop
-            self._tasks = [loop.create_task(watch.run(), name=watch.name) for watch in self.watches.values()]
-
-    async def stop(self) -> None:
-        """Stop the rounds and close what was opened here."""
-        tasks, self._tasks, self._loop = self._tasks, [], None
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with suppress(asyncio.CancelledError):
-                await task
-        for watch in self.watches.values():
-            await watch.close()
-
-    async def look(self, limit: float) -> None:
-        """Note that somebody looks; wait at most `limit` seconds for a listing of each store that is not old."""
-        for watch in self.watches.values():
-            watch.looked()
-        oldest = self.wall() - 3 * self.every
-        with suppress(TimeoutError):
-            async with asyncio.timeout(limit):
-                for one in self.board.listings:
-                    rounds = one.rounds
-                    while one.rounds == rounds and (one.read_at is None or one.read_at < oldest) and one.error is None:
-                        await self.board.next(self.board.version)
-
-    @contextmanager
-    def tab(self) -> Iterator[None]:
-        """Count an open tab: rounds go on while there is one."""
-        self.tabs += 1
-        for watch in self.watches.values():
-            watch.arrive()
-        try:
-            yield
-        finally:
-            self.tabs -= 1
-            for watch in self.watches.values():
-                watch.leave()
-
-    def wake(self, store: str) -> None:
-        """List a store at once."""
-        self.watches[store].wake()
-
-    def client(self, store: str) -> AsyncClient | None:
-        """Return the client of a store; None if it is not open."""
-        watch = self.watches.get(store)
-        return None if watch is None else watch.client
-
-    def _observed(self, store: str, at: float, locks: dict[str, Any]) -> None:
-        """Note a listing."""
-
-    # --- what the pages show -------------------------------------------------------------------------------------
-
-    def rendered(self, wanted: Filter) -> Rendered:
-        """Return what a filter shows now; rendered once for all tabs."""
-        view = self.board.view(wanted)
-        known = self._rendered.get(wanted.query)
-        if known is None or known.view is not view:
-            self._rendered = {name: one for name, one in self._rendered.items() if one.view.version == view.version}
-            known = self._rendered[wanted.query] = Rendered(self.templates, view, wanted)
-        return known
-
-    async def described(self, store: str, key: str) -> dict[str, Any]:
-        """Return what the page of a lock shows."""
-        now = self.wall()
-        listing = self.board.listing(store)
-        assert listing is not None
-        held = listing.locks.get(key)
-        row = None if held is None else row_of(store, held, now, parts_max=DESCRIBED_MAX)
-        waiting, audit, problem = [], [], ""
-        client = self.client(store)
-        if client is not None:
-            try:
-                audit = (await client.history(key))[-100:]
-                if isinstance(client._engine.store, ShowsQueue):
-                    waiting = list(waiters_of(await client.lock(key).contenders()))
-            except (StoreError, ValueError) as error:
-                problem = clean(str(error))[:300]
-        return {
-            "store": listing.state(now),
-            "key": key,
-            "id": identity(store, key),
-            "row": row,
-            "waiting": waiting,
-            "audit": audit,
-            "problem": problem,
-            "timeline": [],
-        }
-
-    def metrics(self) -> tuple[bytes, str]:
-        """Return the metrics as text, and their media type."""
-        return b"", "text/plain"
-
-
 def create_app(
     stores: Sequence[str | AsyncClient],
     *,
@@ -188,6 +56,9 @@ def create_app(
     admin_token: str | None = None,
     trusted_proxy_header: str | None = None,
     hosts: Sequence[str] = (),
+    history: str | PathLike[str] | None = None,
+    lock_labels: Sequence[str] = (),
+    title: str = "Locks",
     every: float = 2.0,
     rows_max: int = ROWS_MAX,
     wall: Callable[[], float] = time.time,
@@ -198,17 +69,31 @@ def create_app(
     stores: URLs, or open clients, which stay open. token: what one needs to look. admin_token: what one needs to
     break; without it the pages are read-only. trusted_proxy_header: the header in which a proxy names the person; the
     proxy alone must be able to reach the application. hosts: names by which browsers call it, besides addresses and
-    localhost. every: seconds between two listings. Raises ValueError for a URL that is not a store's.
+    localhost. history: the SQLite file that keeps what was seen, even while nobody looks; it belongs to one dashboard.
+    lock_labels: names of locks in /metrics, as in "apt-*=apt". every: seconds between two listings of a store. Raises
+    ValueError for what cannot be used.
     """
     access = Access(
         token=token, admin_token=admin_token, trusted_proxy_header=trusted_proxy_header, hosts=hosts, clock=clock
     )
-    dash = Dashboard(stores, access, every, wall, rows_max)
+    dash = Dashboard(
+        stores,
+        access,
+        every=every,
+        history=History(None if history is None else fspath(history)),
+        always=history is not None,
+        names=LockNames.parse(lock_labels),
+        rows_max=rows_max,
+        title=title,
+        wall=wall,
+    )
     pages = Pages(dash)
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncGenerator[None]:
         dash.start()
+        for watch in dash.watches.values():
+            watch.looked()
         try:
             yield
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -11,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from lockstead.dashboard.filters import Filter
-from lockstead.dashboard.rows import URGENCY, Row, row_of
+from lockstead.dashboard.rows import URGENCY, Row, row_of, shown_state
 from lockstead.monitor.rounds import Round
-from lockstead.states import state_of
 from lockstead.views import LockInfo
+
+log = logging.getLogger("lockstead.dashboard")
 
 ROWS_MAX: Final = 200
 """Locks that a page shows; filters find the rest."""
@@ -109,20 +111,27 @@ class Listing:
         """Publish the listing. After an error the last known state stays."""
         found, self._found = self._found, {}
         self.rounds += 1
-        self.error = done.error
+        self._answered(done.error)
         if done.error is None:
             self.locks = found
             self.read_at, self.took = done.began_at, done.took
             at = done.began_at + done.took
-            self.entries = sorted(Entry(_RANK[state_of(one, at)], key, self.name, one) for key, one in found.items())
+            self.entries = sorted(Entry(_RANK[shown_state(one, at)], key, self.name, one) for key, one in found.items())
             self._observe(self.name, at, found)
         self._changed()
 
     def failed(self, error: str) -> None:
         """Note that the store could not even be opened."""
         self.rounds += 1
-        self.error = error
+        self._answered(error)
         self._changed()
+
+    def _answered(self, error: str | None) -> None:
+        if error is not None and self.error is None:
+            log.warning("%s does not answer: %s", self.name, error)
+        if error is None and self.error is not None:
+            log.warning("%s answers again", self.name)
+        self.error = error
 
     def state(self, now: float) -> StoreState:
         """Return what is known of the store."""
@@ -138,6 +147,7 @@ class Board:
     rows_max: int = ROWS_MAX
     listings: list[Listing] = field(default_factory=list)
     version: int = 0
+    is_closed: bool = False
     _views: dict[str, View] = field(default_factory=dict)
     _event: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -148,11 +158,19 @@ class Board:
         event, self._event = self._event, asyncio.Event()
         event.set()
 
-    async def next(self, version: int) -> int:
-        """Wait for a version after this one, and return it. Whoever is slow skips versions."""
-        while self.version <= version:
+    def close(self) -> None:
+        """End every wait for a version: the application stops."""
+        self.is_closed = True
+        self._event.set()
+
+    async def next(self, version: int) -> int | None:
+        """Wait for a version after this one, and return it; None if the application stops.
+
+        Whoever is slow skips versions.
+        """
+        while self.version <= version and not self.is_closed:
             await self._event.wait()
-        return self.version
+        return None if self.is_closed else self.version
 
     def listing(self, store: str) -> Listing | None:
         """Return the listing of a store by its name."""

@@ -18,6 +18,9 @@ SEND_TAKES: Final = 20.0
 
 TABS_MAX: Final = 200
 
+STREAM_LASTS: Final = 3600.0
+"""Seconds after which a stream ends: the browser connects again, and it is asked again who it is."""
+
 
 def message(event: str, text: str) -> str:
     """Return one event as it is sent."""
@@ -44,18 +47,21 @@ class EventStream(Response):
         coming: asyncio.Future[str] | None = None
         try:
             await self._sent(send, start)
-            while not gone.done():
+            ends_at = asyncio.get_running_loop().time() + STREAM_LASTS
+            while not gone.done() and asyncio.get_running_loop().time() < ends_at:
                 coming = coming or asyncio.ensure_future(anext(self._events))
                 both: list[asyncio.Future[Any]] = [gone, coming]
                 await asyncio.wait(both, timeout=self._heartbeat, return_when=asyncio.FIRST_COMPLETED)
                 text = ": still here\n\n"
                 if coming.done():
+                    if isinstance(coming.exception(), StopAsyncIteration):
+                        break
                     text, coming = coming.result(), None
                 if not gone.done():
                     await self._sent(send, {"type": "http.response.body", "body": text.encode(), "more_body": True})
-        except (StopAsyncIteration, TimeoutError):
-            with suppress(TimeoutError):
-                await self._sent(send, {"type": "http.response.body", "body": b""})
+            await self._sent(send, {"type": "http.response.body", "body": b""})
+        except (TimeoutError, OSError):
+            return
         finally:
             for task in (gone, coming):
                 if task is not None:

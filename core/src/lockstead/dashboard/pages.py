@@ -10,12 +10,16 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from lockstead.dashboard.access import Visitor, cookie_name
-from lockstead.dashboard.breaking import Asked, Chosen, carry_out, chosen
+from lockstead.dashboard.breaking import NAME_MAX, Asked, Chosen, carry_out, chosen
 from lockstead.dashboard.filters import Filter
 from lockstead.dashboard.live import TABS_MAX, EventStream, message
+from lockstead.monitor.openmetrics import OPENMETRICS
 
 if TYPE_CHECKING:
-    from lockstead.dashboard.app import Dashboard
+    from lockstead.dashboard.board import Listing
+    from lockstead.dashboard.state import Dashboard
+
+NO_STORE: Final = "This dashboard shows no such store."
 
 FORM_BYTES_MAX: Final = 20_000
 FRESH_WITHIN: Final = 2.0
@@ -44,18 +48,20 @@ class Pages:
     async def lock(self, request: Request) -> Response:
         """Show one lock and its history."""
         await self._dash.look(FRESH_WITHIN)
-        store, key = request.query_params.get("store", ""), request.query_params.get("key", "")
-        if self._dash.board.listing(store) is None:
-            return self._problem(request, 404, "There is no such store here.")
-        described = await self._dash.described(store, key)
-        return self._page(request, "lock.html", **described)
+        listing = self._dash.board.listing(request.query_params.get("store", ""))
+        if listing is None:
+            return self._problem(request, 404, NO_STORE)
+        return self._page(request, "lock.html", **await self._dash.described(listing, self._key(request)))
 
     async def lock_events(self, request: Request) -> Response:
         """Stream the changes of one lock."""
-        store, key = request.query_params.get("store", ""), request.query_params.get("key", "")
-        if self._dash.board.listing(store) is None:
-            return self._problem(request, 404, "There is no such store here.")
-        return self._stream(lock_events(self._dash, store, key, self._visitor(request)))
+        listing = self._dash.board.listing(request.query_params.get("store", ""))
+        if listing is None:
+            return self._problem(request, 404, NO_STORE)
+        return self._stream(lock_events(self._dash, listing, self._key(request), self._visitor(request)))
+
+    def _key(self, request: Request) -> str:
+        return request.query_params.get("key", "")[:NAME_MAX]
 
     def _stream(self, events: AsyncGenerator[str]) -> Response:
         if self._dash.tabs >= TABS_MAX:
@@ -65,8 +71,7 @@ class Pages:
     async def metrics(self, _request: Request) -> Response:
         """Return the gauges of every store, of a round that is not old."""
         await self._dash.look(FRESH_WITHIN)
-        text, media_type = self._dash.metrics()
-        return Response(text, media_type=media_type)
+        return Response(self._dash.metrics.text(), headers={"content-type": OPENMETRICS})
 
     async def healthz(self, _request: Request) -> Response:
         """Say that the dashboard answers; which stores do, the page and the metrics say."""
@@ -139,7 +144,7 @@ class Pages:
         client = request.client.host if request.client else "an unknown address"
         by = visitor.who or asked.by or f"dashboard admin at {client}"
         visitor.session.notice = await carry_out(found, asked, by)
-        self._dash.wake(asked.store)
+        self._dash.broke(asked.store, asked.key)
         return RedirectResponse("lock?" + urlencode({"store": asked.store, "key": asked.key}), 303)
 
     async def _chosen(self, asked: Asked) -> Chosen | str:
@@ -193,8 +198,8 @@ async def list_events(dash: Dashboard, wanted: Filter) -> AsyncGenerator[str]:
     sent: dict[str, int] | None = None
     version = -1
     with dash.tab():
-        while True:
-            version = await dash.board.next(version)
+        while (upcoming := await dash.board.next(version)) is not None:
+            version = upcoming
             shown = dash.rendered(wanted)
             prints = shown.prints
             if sent is not None and list(prints) == list(sent):
@@ -206,13 +211,13 @@ async def list_events(dash: Dashboard, wanted: Filter) -> AsyncGenerator[str]:
             yield text + message("summary", shown.summary())
 
 
-async def lock_events(dash: Dashboard, store: str, key: str, visitor: Visitor) -> AsyncGenerator[str]:
+async def lock_events(dash: Dashboard, listing: Listing, key: str, visitor: Visitor) -> AsyncGenerator[str]:
     """Yield the page of a lock whenever it changed."""
     version, sent = -1, ""
     with dash.tab():
-        while True:
-            version = await dash.board.next(version)
-            given = await dash.described(store, key)
+        while (upcoming := await dash.board.next(version)) is not None:
+            version = upcoming
+            given = await dash.described(listing, key)
             given |= {"visitor": visitor, "has_admin": dash.access.has_admin}
             text = dash.templates.get_template("_lock.html").render(given)
             if text != sent:

@@ -135,7 +135,7 @@ def row_of(store: str, held: LockInfo, now: float, *, parts_max: int = PARTS_MAX
         id=identity(store, held.key),
         store=store,
         key=held.key,
-        state=state_of(held, now),
+        state=shown_state(held, now),
         kind=_kind(held),
         owner=short(_owner(held)),
         holder=short(held.holder),
@@ -173,6 +173,15 @@ def row_of(store: str, held: LockInfo, now: float, *, parts_max: int = PARTS_MAX
         free=None if permits is None else permits.free,
         waiters=() if permits is None or permits.next_waiter is None else (part_of(permits.next_waiter, now),),
     )
+
+
+def shown_state(held: LockInfo, now: float) -> str:
+    """Return the state of a lock; of one that is held by several, "overdue" if any of them is."""
+    inner = held.readers if held.permits is None else held.permits.held
+    own = state_of(held, now)
+    if own in ("held", "free") and any(state_of(one, now) == "overdue" for one in inner):
+        return "overdue"
+    return own
 
 
 def part_of(held: LockInfo, now: float) -> Part:

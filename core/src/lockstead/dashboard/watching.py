@@ -6,11 +6,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 from lockstead.aio_lock import AsyncClient, connect_async
 from lockstead.dashboard.board import Listing
+from lockstead.dashboard.rows import short
 from lockstead.errors import StoreError
 from lockstead.monitor.rounds import Rounds, Watcher
 from lockstead.reading import clean
@@ -74,42 +74,40 @@ class Watch:
 
     # --- rounds --------------------------------------------------------------------------------------------------
 
+    @property
+    def is_listing(self) -> bool:
+        """Whether rounds are under way."""
+        return self._rounds is not None
+
     async def run(self) -> None:
         """Run rounds while somebody looks, until cancelled."""
         while True:
             while not self.is_wanted:
                 self._looked.clear()
                 await self._looked.wait()
-            client = await self._opened()
-            if client is None:
-                await asyncio.sleep(REOPEN)
-                continue
-            stop = asyncio.Event()
-            self._rounds = Rounds(client, self.watchers, self._every, wall=self._wall)
-            running = asyncio.ensure_future(self._rounds.run(stop))
             try:
-                await self._unwanted(running)
-            finally:
-                self._rounds = None
-                stop.set()
-                running.cancel()
-                with suppress(asyncio.CancelledError):
-                    await running
-
-    async def _unwanted(self, running: asyncio.Future[None]) -> None:
-        while self.is_wanted:
-            await asyncio.wait([running], timeout=LINGER)
-            if running.done():
-                running.result()
-                return
-
-    async def _opened(self) -> AsyncClient | None:
-        if self.client is None:
-            try:
-                self.client = await connect_async(str(self._given))
+                await self._run_while_wanted()
             except StoreError as error:
-                self.listing.failed(clean(str(error))[:300])
-        return self.client
+                self.listing.failed(short(clean(str(error))))
+                await asyncio.sleep(REOPEN)
+            except Exception as error:
+                log.exception("the rounds of %s failed", self.name)
+                self.listing.failed(f"internal error: {type(error).__name__}")
+                await asyncio.sleep(REOPEN)
+
+    async def _run_while_wanted(self) -> None:
+        if self.client is None:
+            self.client = await connect_async(str(self._given))
+        stop = asyncio.Event()
+        self._rounds = Rounds(self.client, self.watchers, self._every, wall=self._wall)
+        running = asyncio.ensure_future(self._rounds.run(stop))
+        try:
+            while self.is_wanted and not running.done():
+                await asyncio.wait([running], timeout=LINGER)
+        finally:
+            self._rounds = None
+            stop.set()
+            await running
 
     async def close(self) -> None:
         """Close the store if it was opened here."""
