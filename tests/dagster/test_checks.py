@@ -150,6 +150,19 @@ def test_a_later_lease_that_was_broken_fails_it(world: World):
     assert "'somebody' held it later" in told
 
 
+@pytest.mark.parametrize("one", [True, False], ids=["one", "all"])
+def test_readers_that_were_broken_do_not_fail_it(world: World, one: bool):
+    written = world.token()
+    world.write(whole, key="apt", token=written)
+    lock = world.locks.lock("apt", ttl=60, mode="shared")
+    lock.acquire().detach()
+    held = lock.inspect()
+    assert held is not None
+    assert lock.break_lease(reason="stuck", now=True, reader=held.readers[0] if one else None) is not None
+    assert (lock.history()[-1].token or 0) > written
+    assert world.check(whole)[0]
+
+
 def test_a_late_writer_with_an_older_token_fails_the_check(world: World):
     old, new = world.token(), world.token()
     world.write(whole, key="apt", token=new)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused
+from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Conflict, Create, Extend, Pause, Read, Remove, Replace
 from lockstead.protocol.expiry import FOREIGN_ALLOWANCE
 from lockstead.protocol.members import drain
@@ -133,18 +133,53 @@ def test_a_lease_renewed_during_a_break_gets_its_tombstone() -> None:
 def test_a_break_that_the_store_did_not_carry_out_is_none(answer: Any) -> None:
     bench = Bench()
     bench.granted("a")
-    for now in (False, True):
-        assert breaking(bench, now=now).commit().answer(answer).outcome is None
+    assert breaking(bench, now=True).commit().answer(answer).outcome is None
+    session = breaking(bench, now=False).commit().answer(answer)
+    session.expect(Read)
+    assert session.answer(Absent()).is_over
+    assert session.outcome is None
+
+
+def test_of_two_who_revoke_a_lease_one_does_and_the_other_learns_it() -> None:
+    bench = Bench(ttl=10)
+    bench.granted("a")
+    late = breaking(bench, now=False).commit()
+    assert late.expect(Extend).revision is not None
+    assert breaking(bench, now=False).run().revoked
+    revoked_at = bench.standing()
+    done = late.run()
+    assert (done.revoked, done.removed, done.record.revoked) == (False, False, OPERATOR)
+    assert bench.standing() == revoked_at
+
+
+def test_a_lease_renewed_during_a_break_is_revoked_all_the_same() -> None:
+    bench = Bench(ttl=10)
+    lease = bench.granted("a").lease
+    session = breaking(bench, now=False).commit()
+    bench.session(renew(lease, {}, bench.context())).run()
+    assert session.run().revoked
+    standing = bench.standing()
+    assert standing is not None
+    assert decode(APT, standing.fields).revoked == OPERATOR
+
+
+def test_a_record_that_never_stands_still_ends_a_break_with_an_error() -> None:
+    bench = Bench(ttl=10)
+    bench.granted("a")
+    session = breaking(bench, now=False)
+    with pytest.raises(StoreUnavailable, match="changed with each of 16 looks"):
+        for _ in range(16):
+            session.commit().answer(Conflict())
 
 
 @pytest.mark.parametrize("removed", [False, True])
 def test_an_audit_entry_says_who_broke_what_and_when(removed: bool) -> None:
     bench = Bench()
-    put(bench, encode(Record("a/1", 10.0, owner="a", token=7)))
+    put(bench, encode(Record("a/1", 10.0, owner="a", token=7, acquired_at=3.5)))
     seen = replace(bench.store.perform(Read(APT)), token=9)
     broken = Broken(decode(APT, seen.fields), seen, not removed, removed, None)
-    part, entry = audit_entry(broken, OPERATOR, 12.5, "n")
-    assert part == "00000000012500-n"
+    part, entry = audit_entry(broken, OPERATOR, 12.5, "shared")
+    assert part.startswith("00000000003500-")
     assert entry == {
         "at": "12.5",
         "by": "op",
@@ -153,12 +188,36 @@ def test_an_audit_entry_says_who_broke_what_and_when(removed: bool) -> None:
         "holder": "a/1",
         "owner": "a",
         "incarnation": seen.incarnation,
+        "mode": "shared",
         "token": "7",
     }
     native = replace(broken, record=replace(broken.record, token=None))
     assert audit_entry(native, OPERATOR, 12.5, "n")[1]["token"] == "9"
     neither = replace(native, seen=replace(seen, token=None))
     assert "token" not in audit_entry(neither, OPERATOR, 12.5, "n")[1]
+
+
+def test_an_audit_entry_has_one_name_whoever_writes_it_and_another_for_each_lease() -> None:
+    bench = Bench()
+    put(bench, encode(Record("a/1", 10.0, owner="a", acquired_at=3.5)))
+    seen = bench.store.perform(Read(APT))
+    broken = Broken(decode(APT, seen.fields), seen, True, False, None)
+
+    def name(broken: Broken, by: str = "op", wall_now: float = 12.5, mode: str = "exclusive") -> str:
+        return audit_entry(broken, Revocation(by, "stuck"), wall_now, mode)[0]
+
+    first = name(broken)
+    assert name(replace(broken, revoked=False), "another", 99.0) == first
+    others = [
+        name(replace(broken, removed=True)),
+        name(broken, mode="permit/1"),
+        name(replace(broken, seen=replace(seen, incarnation="later"))),
+        name(replace(broken, record=replace(broken.record, holder="a/2"))),
+        name(replace(broken, record=replace(broken.record, acquired_at=3.75))),
+    ]
+    assert len({first, *others}) == 6
+    foreign = replace(broken, record=replace(broken.record, holder="", ttl=None))
+    assert name(foreign, wall_now=1.0) != name(foreign, wall_now=2.0), "another program's incarnations may repeat"
 
 
 def test_a_look_says_whether_a_record_is_over() -> None:

@@ -238,6 +238,52 @@ def test_a_second_break_writes_only_a_missing_audit_entry(client: Client, other:
     assert [(one["by"], one["what"]) for one in audit(store)] == [("anna", "revoked"), ("anna", "revoked")]
 
 
+def test_two_who_break_a_lease_at_once_revoke_and_audit_it_once(client: Client, other: Client, store: Faulty) -> None:
+    other.lock("apt", ttl=60).acquire().detach()
+    rival = Client(store.beside(), listener=quiet)
+
+    def overtake(command: Command[Any]) -> None:
+        if isinstance(command, Extend) and "revoked" in command.fields:
+            store.before = overtake_audit
+            assert rival.lock("apt").break_lease(reason="because bert", by="bert") is not None
+
+    def overtake_audit(command: Command[Any]) -> None:
+        if isinstance(command, Create) and command.name.space is Space.AUDIT:
+            store.before = lambda _command: None
+            rival.lock("apt").break_lease(reason="because carl", by="carl")
+
+    store.before = overtake
+    with rival:
+        late = client.lock("apt").break_lease(reason="because anna", by="anna")
+        assert late is not None
+        assert late.was.revoked_by == "bert"
+        (entry,) = rival.history("apt")
+    assert (entry.by, entry.reason, entry.what, entry.mode, entry.slot) == (
+        "bert",
+        "because bert",
+        "revoked",
+        "exclusive",
+        None,
+    )
+
+
+def test_the_audit_says_which_reader_or_permit_was_broken(client: Client) -> None:
+    index, pool = client.lock("index", mode="shared"), client.semaphore("pool", 3)
+    reader, permit = index.acquire(), pool.acquire()
+    held = index.inspect()
+    assert held is not None
+    assert permit.slot is not None
+    assert index.break_lease(reason="stuck", reader=held.readers[0]) is not None
+    assert index.break_lease(reason="stuck") is not None
+    assert pool.break_lease(slot=permit.slot, reason="stuck") is not None
+    said = [(entry.key, entry.mode, entry.slot, entry.holder) for entry in client.history()]
+    assert set(said) == {
+        ("index", "shared", None, reader.holder),
+        ("index", "shared", None, held.holder),
+        ("pool", f"permit/{permit.slot}", permit.slot, permit.holder),
+    }
+
+
 def test_break_lease_of_nothing_is_none_and_needs_a_reason(client: Client, store: Faulty) -> None:
     assert client.lock("apt").break_lease(reason="a test") is None
     assert audit(store) == []

@@ -341,7 +341,8 @@ class LockOperations:
 
         reader: break the lease of this one reader, and not those of all.
 
-        A lease that was revoked before has its entry already, unless writing it failed: then it is written now.
+        A lease that was revoked before has its entry already, unless writing it failed: then it is written now, under
+        the name that it would have had.
         """
         engine, name = self.engine, self.name
         engine.refuse_if_closed()
@@ -364,15 +365,13 @@ class LockOperations:
             )
         engine.local_queue.wake_first(self.key)
         report = breaking(self.key, done, context, engine.clock.wall())
-        if self.slot:
-            report = replace(report, was=replace(report.was, mode=f"permit/{self.slot}"))
+        mode = f"permit/{self.slot}" if self.slot else done.record.mode if reader is None else SHARED
+        report = replace(report, was=replace(report.was, mode=mode))
         was_revoked = None if done.revoked or done.removed else done.record.revoked
-        part, entry = leaving.audit_entry(done, was_revoked or revoked, engine.clock.wall(), fresh_nonce())
+        if was_revoked is not None and done.record.is_foreign:
+            return report
+        part, entry = leaving.audit_entry(done, was_revoked or revoked, engine.clock.wall(), mode)
         try:
-            if was_revoked is not None:
-                told = yield from ask(List(Space.AUDIT, self.key))
-                if any(audited(name, seen).incarnation == done.seen.incarnation for name, seen in told.answer.entries):
-                    return report
             yield from leaving.audit(name, part, entry)
         except StoreError as error:
             # an exception would say that the lease is not broken

@@ -76,7 +76,7 @@ class LockInfo:
     @property
     def slot(self) -> int | None:
         """The number of a permit; None for a lock."""
-        return int(self.mode.removeprefix("permit/")) if self.mode.startswith("permit/") else None
+        return slot_in(self.mode)
 
     @property
     def url(self) -> str | None:
@@ -208,7 +208,8 @@ class AuditEntry:
 
     what: "revoked" (the holder found out at its next renewal), "removed" (at once), or "unreadable": then reason says
     what is wrong with the entry. at is a `pendulum` datetime in UTC, by the wall clock of the process that broke it;
-    at_epoch the same in seconds. Text that is missing in a damaged entry is empty.
+    at_epoch the same in seconds. mode: as in `LockInfo`; "shared" with the owner "" was all readers, with another one
+    reader. Text that is missing in a damaged entry is empty.
     """
 
     key: str
@@ -220,11 +221,22 @@ class AuditEntry:
     owner: str
     incarnation: str
     token: int | None
+    mode: str = EXCLUSIVE
+
+    @property
+    def slot(self) -> int | None:
+        """The number of a permit; None for a lock."""
+        return slot_in(self.mode)
 
     @property
     def at(self) -> pendulum.DateTime | None:
         """When it was broken."""
         return instant(self.at_epoch)
+
+
+def slot_in(mode: str) -> int | None:
+    """Return the number of a permit from a mode, "permit/3"; None for any other mode."""
+    return whole(mode.removeprefix("permit/")) if mode.startswith("permit/") else None
 
 
 def instant(epoch: float | None) -> pendulum.DateTime | None:
@@ -336,6 +348,7 @@ def audited(name: Name, seen: Snapshot) -> AuditEntry:
         owner=said.get("owner", ""),
         incarnation=said.get("incarnation", ""),
         token=whole(said.get("token", "")),
+        mode=said.get("mode", EXCLUSIVE),
     )
 
 

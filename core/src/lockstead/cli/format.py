@@ -283,7 +283,10 @@ LOCK_WORDS: Final = ("OWNER", "PURPOSE")
 
 def entry_row(entry: AuditEntry) -> list[str]:
     """Return an audit entry as a row of the history."""
-    said = [date_text(entry.at_epoch) or "", entry.key, entry.what, entry.by, entry.reason, entry.owner]
+    whose = "" if entry.slot is None else f" permit {entry.slot}"
+    if entry.mode == SHARED:
+        whose = " reader" if entry.owner else " readers"
+    said = [date_text(entry.at_epoch) or "", entry.key, entry.what + whose, entry.by, entry.reason, entry.owner]
     return [*(plain(text) for text in said), "" if entry.token is None else str(entry.token)]
 
 

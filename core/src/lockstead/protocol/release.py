@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from enum import Enum
+from hashlib import sha256
 from math import inf
 from typing import Any, Final
 
@@ -51,6 +52,9 @@ from lockstead.values import SHARED, Name, Space
 
 AUDITED_BYTES_MAX: Final = 4000
 """Maximum bytes of the reason in an audit entry."""
+
+LOOKS_MAX: Final = 16
+"""Reads of a record that changes each time before it can be revoked."""
 
 
 class Outcome(Enum):
@@ -387,34 +391,49 @@ def break_lease(
     replace it by a tombstone for that time, with one Replace (a Remove and a Create would leave a gap). A damaged or
     foreign record can only be removed; a newer version is refused.
     """
-    reply = yield from ask(Read(name))
-    seen = reply.answer
-    if isinstance(seen, Absent) or (incarnation is not None and seen.incarnation != incarnation):
-        return None
-    try:
-        record = context.decode(name, seen)
-    except StoreRefused:
-        if not now or not is_ours(seen.fields):
-            raise
-        # unreadable, so no outcome can be kept: it can only be removed
-        record = Record(holder=seen.fields.get("identity", ""), ttl=None)
-    if record.ended:
-        return None
-    if not now:
-        is_dead = yield from is_over(name, record, reply, seen, salt, context)
-        # expects exactly the state that was judged: an earlier renewal or takeover makes this a conflict
-        if is_dead and (yield from _end_record(name, seen, record, revoked, seen.revision)):
-            return Broken(record, seen, False, True, 0.0)
-        if not is_dead and record.revoked is not None:
-            return Broken(record, seen, False, False, _overlap(record, context))
-        revocation = yield from ask(Extend(name, {"revoked": revocation_text(revoked)}, seen.incarnation))
-        done = isinstance(revocation.answer, Snapshot)
-        return Broken(record, seen, True, False, _overlap(record, context)) if done else None
-    if record.lock_delay > 0:
-        return (yield from _replace_by_tombstone(name, seen, record, revoked, context, salt))
-    if not (yield from _end_record(name, seen, record, revoked)):
-        return None
-    return Broken(record, seen, False, True, _overlap(record, context))
+    for _ in range(LOOKS_MAX):
+        reply = yield from ask(Read(name))
+        seen = reply.answer
+        if isinstance(seen, Absent) or (incarnation is not None and seen.incarnation != incarnation):
+            return None
+        # whatever follows expects this incarnation
+        incarnation = seen.incarnation
+        try:
+            record = context.decode(name, seen)
+        except StoreRefused:
+            if not now or not is_ours(seen.fields):
+                raise
+            # unreadable, so no outcome can be kept: it can only be removed
+            record = Record(holder=seen.fields.get("identity", ""), ttl=None)
+        if record.ended:
+            return None
+        if now and record.lock_delay > 0:
+            return (yield from _replace_by_tombstone(name, seen, record, revoked, context, salt))
+        if now:
+            is_gone = yield from _end_record(name, seen, record, revoked)
+            return Broken(record, seen, False, True, _overlap(record, context)) if is_gone else None
+        broken = yield from _revoked_or_ended(name, reply, record, revoked, context, salt)
+        if broken is not None:
+            return broken
+    raise StoreUnavailable(f"the record of {name.key!r} changed with each of {LOOKS_MAX} looks; try again")
+
+
+def _revoked_or_ended(
+    name: Name, reply: Reply[Any], record: Record, revoked: Revocation, context: ProtocolContext, salt: str
+) -> Script[Broken | None]:
+    """Revoke a live lease once, or end an expired one; None if the record changed since it was read.
+
+    Each write expects exactly the state that was judged: of two who revoke, one does.
+    """
+    seen: Snapshot = reply.answer
+    if (yield from is_over(name, record, reply, seen, salt, context)):
+        is_gone = yield from _end_record(name, seen, record, revoked, seen.revision)
+        return Broken(record, seen, False, True, 0.0) if is_gone else None
+    if record.revoked is not None:
+        return Broken(record, seen, False, False, _overlap(record, context))
+    fields = {"revoked": revocation_text(revoked)}
+    done = yield from ask(Extend(name, fields, seen.incarnation, seen.revision))
+    return Broken(record, seen, True, False, _overlap(record, context)) if isinstance(done.answer, Snapshot) else None
 
 
 def _end_record(
@@ -468,18 +487,27 @@ def audit(name: Name, part: str, entry: dict[str, str]) -> Script[bool]:
     return isinstance(reply.answer, Snapshot)
 
 
-def audit_entry(broken: Broken, revoked: Revocation, wall_now: float, nonce: str) -> tuple[str, dict[str, str]]:
-    """Return the name and the fields of the audit entry of a break: who, when, why, whose lock, which token."""
+def audit_entry(broken: Broken, revoked: Revocation, wall_now: float, mode: str) -> tuple[str, dict[str, str]]:
+    """Return the name and the fields of the audit entry of a break: who, when, why, whose lock, which token.
+
+    The name is the same for everybody who writes the entry of this break, so that only one of them does. mode: of the
+    lease, as in `LockInfo`.
+    """
+    what = "removed" if broken.removed else "revoked"
     entry = {
         "at": number(wall_now),
         "by": shortened(revoked.by, BY_BYTES_MAX),
         "reason": shortened(revoked.reason, AUDITED_BYTES_MAX),
-        "what": "removed" if broken.removed else "revoked",
+        "what": what,
         "holder": broken.record.holder,
         "owner": broken.record.owner,
         "incarnation": broken.seen.incarnation,
+        "mode": mode,
     }
     token = broken.record.token if broken.record.token is not None else broken.seen.token
     if token is not None:
         entry["token"] = str(token)
-    return f"{int(wall_now * 1000):014d}-{nonce}", entry
+    # only our own holders differ from lease to lease
+    at = wall_now if broken.record.is_foreign else broken.record.acquired_at or 0.0
+    told = "\n".join((broken.record.holder, broken.seen.incarnation, number(at), mode, what))
+    return f"{int(at * 1000):014d}-{sha256(told.encode()).hexdigest()[:32]}", entry

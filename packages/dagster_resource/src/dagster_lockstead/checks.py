@@ -1,9 +1,9 @@
 """An asset check that compares fencing tokens: was the asset written by the last holder of its lock?
 
-It only reads. The newest known token of a lock is the greatest of three: that of the holder, also of one that died, but
-not of readers; those of broken leases; and those of the materializations of this asset or partition. A lease that was
-released normally leaves no trace in a store, so if several assets share a lock, a check fails because of another asset
-only while that is being written. Annotations here are not strings, since Dagster reads them.
+It only reads. The newest known token of a lock is the greatest of three: that of the holder, also of one that died;
+those of broken leases; and those of the materializations of this asset or partition. Tokens of readers do not count. A
+lease that was released normally leaves no trace in a store, so if several assets share a lock, a check fails because of
+another asset only while that is being written. Annotations here are not strings, since Dagster reads them.
 """
 
 import contextlib
@@ -113,7 +113,11 @@ def judge(what: str, lock: "Lock", found: Sequence[Seen]) -> tuple[str | None, i
     for one in found:
         if one.key == lock.key and one.token is not None and one.token > last.token:
             return f"{ours}, after run {one.run_id} had written it under token {one.token}", last.token
-    broken = [entry for entry in lock.history() if entry.token is not None and entry.token > last.token]
+    broken = [
+        entry
+        for entry in lock.history()
+        if entry.mode != "shared" and entry.token is not None and entry.token > last.token
+    ]
     if broken:
         return f"{ours}, and {broken[-1].owner!r} held it later, under token {broken[-1].token}: broken", last.token
     return None, last.token
