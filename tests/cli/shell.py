@@ -13,6 +13,7 @@ from typing import Any
 
 import lockstead
 from tests.cli.conftest import PATIENCE, at_default
+from tests.cli.valid import checked
 
 PROGRAM = Path(sys.executable).parent / "lockstead"
 
@@ -28,18 +29,24 @@ class Done:
     @property
     def said(self) -> Any:
         """What it printed as JSON: one value, on one line, and nothing else."""
-        assert self.out.count("\n") == 1, self
-        return json.loads(self.out)
+        (one,) = self.lines
+        return one
 
-    def fails(self, code: int, words: str, *, json: bool = False) -> None:
-        """Check that it failed with this code and one line on standard error; JSON, if requested, repeats it."""
-        assert (self.code, self.err.count("\n")) == (code, 1), self
+    @property
+    def lines(self) -> list[Any]:
+        """What it printed as JSON, one value on each line."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def error(self) -> Any:
+        """What it printed as JSON on standard error."""
+        return json.loads(self.err)["error"]
+
+    def fails(self, code: int, words: str) -> None:
+        """Check that it failed with this code and one line on standard error."""
+        assert (self.code, self.out, self.err.count("\n")) == (code, "", 1), self
         assert self.err.startswith("lockstead: ")
         assert words in self.err
-        if json:
-            assert self.said == {"error": {"code": code, "message": self.err[len("lockstead: ") : -1]}}
-        else:
-            assert self.out == ""
 
 
 class Shell:
@@ -86,6 +93,8 @@ class Shell:
         """Wait for the end of a command."""
         out, err = process.communicate(given, timeout=PATIENCE * 3)
         assert "Traceback" not in err or "--debug" in process.args, err
+        assert isinstance(process.args, list)
+        checked(process.args, process.returncode, out, err)
         return Done(process.returncode, out, err.replace(self.notice, "", 1) if self.notice else err)
 
     def hold(self, key: str = "apt", **settings: Any) -> str:

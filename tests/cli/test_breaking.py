@@ -94,7 +94,7 @@ def test_where_there_is_nothing_to_break_that_is_said(files: Shell) -> None:
     assert (done.code, done.out, done.err) == (0, "", "lockstead: 'apt' is free: nothing to break\n")
     said = files.run("break", files.url(), "--reason", "x", "--yes", "--json").said
     assert (said["broken"], said["was"]) == (False, None)
-    assert files.run("history", "--json", files.store).said == []
+    assert files.run("history", "--json", files.store).lines == []
 
 
 def test_break_asks_nobody_where_there_is_no_terminal(files: Shell) -> None:
@@ -136,7 +136,7 @@ def test_break_never_hits_a_lease_that_was_not_shown(files: Shell) -> None:
         screen.shows("code 75")
         assert "'apt' has passed to 'second' meanwhile; nothing was broken" in " ".join(screen.read().split())
     assert files.run("renew", second).code == 0
-    assert files.run("history", "--json", files.store).said == []
+    assert files.run("history", "--json", files.store).lines == []
 
 
 def test_h24_a_damaged_record_is_removed_only_on_request(files: Shell) -> None:
@@ -170,7 +170,7 @@ def test_history_shows_who_broke_what_the_newest_last(shell: Shell) -> None:
         shell.hold(key, owner="ci/7")
         with shell.client() as client:
             client.lock(key).break_lease(reason=f"because {by}", by=by, now=True)
-    said = shell.run("history", "--json", shell.store).said
+    said = shell.run("history", "--json", shell.store).lines
     assert [tuple(entry) for entry in said] == [ENTRY] * 3
     assert [(entry["key"], entry["by"]) for entry in said] == [("b", "anna"), ("a", "bert"), ("b", "cara")]
     assert said[0]["reason"] == "because anna"
@@ -198,7 +198,7 @@ def test_a_store_without_a_history_says_so(files: Shell) -> None:
 def test_tables_are_coloured_only_on_a_terminal_that_allows_it(files: Shell, plain: str) -> None:
     with files.client() as client:
         client.lock("apt", owner="ci/7", purpose="[red]publish", alert_after=0.001, expected=60).acquire(0).detach()
-    until(lambda: files.run("list", "--json", files.store).said[0]["state"] == "overdue")
+    until(lambda: files.run("list", "--json", files.store).lines[0]["state"] == "overdue")
     assert "\x1b" not in files.run("list", files.store).out
     commands = f"{PROGRAM} list '{files.store}'; {PROGRAM} inspect '{files.url()}'; echo done"
     with Screen(files.where, f"export TERM=xterm-256color {plain}; {commands}") as screen:

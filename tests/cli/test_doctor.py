@@ -19,6 +19,7 @@ import pytest
 import lockstead
 from gcs_emulator import GcsServer
 from tests.cli.conftest import at_default, until
+from tests.cli.valid import checked
 
 LOCKSTEAD = Path(sys.executable).parent / "lockstead"
 PATIENCE = 100.0
@@ -61,6 +62,8 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     finally:
         process.kill()
     assert "Traceback" not in err, err
+    assert isinstance(process.args, list)
+    checked(process.args, process.returncode, out, err)
     return process.returncode, out, err
 
 

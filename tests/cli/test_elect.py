@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -19,6 +18,7 @@ from lockstead.protocol.record import Record, encode
 from lockstead.values import Name
 from tests.cli.conftest import until
 from tests.cli.shell import Shell
+from tests.cli.valid import parsed
 
 TTL = ("--ttl", "4")
 
@@ -72,13 +72,13 @@ def test_a_second_candidate_takes_over_when_the_first_resigns(files: Shell) -> N
     second = started(files, owner="b", command="echo b >> led; exec sleep 60")
     watch = files.start("leader", "--watch", "--json", files.url())
     assert watch.stdout is not None
-    assert json.loads(watch.stdout.readline())["owner"] == "a"
+    assert parsed("leader", watch.stdout.readline()[:-1])["owner"] == "a"
     first.send_signal(signal.SIGTERM)
     assert files.ended(first).code == 128 + signal.SIGTERM
     leads(files, "b")
-    shown = [json.loads(watch.stdout.readline())["owner"]]
+    shown = [parsed("leader", watch.stdout.readline()[:-1])["owner"]]
     while shown[-1] != "b":
-        shown.append(json.loads(watch.stdout.readline())["owner"])
+        shown.append(parsed("leader", watch.stdout.readline()[:-1])["owner"])
     assert set(shown) <= {None, "b"}
     until(lambda: lines(files.where / "led") == ["a", "b"], "the command of b")
     for process in (second, watch):

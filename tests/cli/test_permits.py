@@ -52,7 +52,7 @@ def test_a_semaphore_is_json_with_its_holders_in_it(files: Shell) -> None:
         assert [one["sequencer"] for one in permits["held"]] == [
             f"{one['token']}:permit/{one['slot']}:apt" for one in permits["held"]
         ]
-    (listed,) = files.run("list", "--json", files.store).said
+    (listed,) = files.run("list", "--json", files.store).lines
     assert listed["permits"]["limit"] == 2
     del kept
 
@@ -99,7 +99,7 @@ def test_one_permit_is_broken(files: Shell) -> None:
     assert (done.code, done.said["removed"], done.said["was"]["slot"]) == (0, True, 1)
     said = files.run("permits", "--json", files.url()).said["permits"]
     assert [one["slot"] for one in said["held"]] == [0]
-    assert len(files.run("history", "--json", files.url()).said) == 1
+    assert len(files.run("history", "--json", files.url()).lines) == 1
     assert files.run("break", files.url(), "--slot", "1", "--reason", "stuck", "--yes").err.endswith(
         "nothing to break\n"
     )

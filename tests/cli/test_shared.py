@@ -91,7 +91,7 @@ def test_an_empty_group_is_free(shell: Shell) -> None:
     (ticket,) = readers(shell, 1)
     assert shell.run("release", ticket).code == 0
     assert shell.run("inspect", "--json", shell.url()).said["state"] == "free"
-    assert shell.run("list", "--json", shell.store).said == []
+    assert shell.run("list", "--json", shell.store).lines == []
     assert shell.run("wait", "--json", "--timeout", "0", shell.url()).said["state"] == "free"
 
 
@@ -136,7 +136,7 @@ def test_break_of_one_reader_leaves_the_others(shell: Shell) -> None:
     assert (said["broken"], said["removed"], said["was"]["owner"]) == (True, True, "ci/1")
     assert said["was"]["token"] == held["token"]
     assert [one["owner"] for one in shell.run("inspect", "--json", shell.url()).said["readers"]] == ["ci/2"]
-    history = shell.run("history", "--json", shell.store).said
+    history = shell.run("history", "--json", shell.store).lines
     assert [(one["owner"], one["token"]) for one in history] == [("ci/1", held["token"])] * 2
 
 

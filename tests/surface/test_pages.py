@@ -22,6 +22,7 @@ GUIDES = [
             "elections",
             "run",
             "command-line",
+            "json",
             "stores/memory",
             "terraform",
             "testing",

@@ -17,6 +17,7 @@ from lockstead.stores.etcd.encoding import b64, end_of
 from lockstead.stores.port import Store
 from lockstead.testing.conformance.base import is_a, shows
 from lockstead.values import Name, Space
+from tests.cli.valid import parsed
 from tests.servers.etcd import EtcdPlace, ask, keys_below
 from tests.stores.etcd.test_queue import APT, LIMIT, Waiter, taking, until
 
@@ -58,7 +59,7 @@ def test_who_waits_and_what_is_stray_is_shown_by_inspect_and_the_api(
     assert re.search(r"^  stray +evil.*blocks no waiter$", said, re.MULTILINE), said
     assert re.search(r"^  waiting +theirs/1$", said, re.MULTILINE), said
     assert call(["inspect", "--json", url]) == 0
-    waiting = json.loads(capsys.readouterr().out)["waiting"]
+    waiting = parsed("inspect", capsys.readouterr().out[:-1])["waiting"]
     assert waiting[1] == {"owner": "theirs", "holder": "theirs/1", "since": None, "waited": None, "stray": False}
     assert waiting[0]["stray"]
     ask(etcd.server.port, "lease/revoke", {"ID": lease})

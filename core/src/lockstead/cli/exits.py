@@ -5,14 +5,17 @@ The numbers are those of sysexits.h, so that a script can tell a busy lock (75, 
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import traceback
+from collections.abc import Mapping
 from enum import IntEnum
+from typing import Final
 
 import click
 
-from lockstead.errors import LeaseLost, NotAcquired, StoreError
+from lockstead.errors import LeaseLost, NotAcquired, StoreError, StoreRefused, StoreUnavailable
 
 
 class Exit(IntEnum):
@@ -29,6 +32,24 @@ class Exit(IntEnum):
     NOT_FOUND = 127
     SIGNALLED = 128
     """Plus the signal's number."""
+
+
+_KINDS: Final = (
+    (NotAcquired, "not_acquired"),
+    (LeaseLost, "lease_lost"),
+    (StoreUnavailable, "store_unavailable"),
+    (StoreRefused, "store_refused"),
+    (StoreError, "outcome_unknown"),
+)
+_KIND_OF_CODE: Final[Mapping[int, str]] = {
+    Exit.USAGE: "usage",
+    Exit.STORE: "store_refused",
+    Exit.UNSURE: "internal",
+    Exit.OUTPUT: "output",
+    Exit.NOT_ACQUIRED: "not_acquired",
+    Exit.LOST: "lease_lost",
+}
+"""The kinds of errors without a class of their own; all others are `interrupted`."""
 
 
 class Failed(Exception):  # noqa: N818
@@ -80,8 +101,23 @@ def _place(error: BaseException) -> str:
 
 def say(line: str) -> None:
     """Write one line to standard error; ignore a closed pipe."""
+    _write(f"lockstead: {plain(line)}")
+
+
+def say_error(code: int, line: str, error: BaseException | None = None) -> None:
+    """Write a failure to standard error as JSON, on one line in ASCII; `schemas.ERROR` describes it."""
+    kind = next((kind for of, kind in _KINDS if isinstance(error, of)), None) or _KIND_OF_CODE.get(code, "interrupted")
+    facts: dict[str, object] = {"code": int(code), "kind": kind, "message": line}
+    facts["key"] = getattr(error, "key", None) or None
+    facts["owner"] = error.holder if isinstance(error, NotAcquired) else None
+    facts["held_for"] = error.held_for if isinstance(error, NotAcquired) else None
+    facts["lost_reason"] = error.reason.value if isinstance(error, LeaseLost) else None
+    _write(json.dumps({"error": facts}))
+
+
+def _write(line: str) -> None:
     try:
-        sys.stderr.write(f"lockstead: {plain(line)}\n")
+        sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
     except (OSError, ValueError):
         return

@@ -1,6 +1,6 @@
 """Output formats of locks and audit entries: the keys of the JSON, and the text for people.
 
-docs/command-line.md documents the keys. Texts of a record are untrusted and written without control characters.
+`schemas` has the keys. Texts of a record are untrusted and written without control characters.
 Instants are from the writers' wall clocks, and are compared with this machine's clock for display only.
 """
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lockstead.cli.exits import plain
 from lockstead.cli.output import instant
+from lockstead.cli.schemas import ENTRY, LOCK, READER
 from lockstead.reading import date_text
 from lockstead.runtime.engine import duration_text
 from lockstead.states import expires_epoch, held_for, overdue_for, state_of, time_left
@@ -21,23 +22,13 @@ if TYPE_CHECKING:
 
 FOREIGN: Final = "another program's lock"
 
-FACTS: Final = (
-    *("key", "state", "mode", "foreign", "owner", "holder", "purpose", "progress", "value", "labels"),
-    *("acquired_at", "held_for", "expires_at", "time_left", "ttl", "age"),
-    *("expected", "alert_at", "overdue_for", "token", "sequencer", "incarnation"),
-    *("host", "pid", "where", "backtrace", "revoked_by", "revoke_reason", "decode_error", "slot", "permits"),
-    *("readers", "wanted_by", "traceparent"),
-)
+FACTS: Final = tuple(LOCK)
 """The keys of a lock in JSON, in order."""
 
-_OF_THE_LOCK: Final = (
-    *("key", "mode", "foreign", "value", "token", "sequencer", "decode_error"),
-    *("slot", "permits", "readers", "wanted_by"),
-)
-READER_FACTS: Final = tuple(name for name in FACTS if name not in _OF_THE_LOCK)
+READER_FACTS: Final = tuple(READER)
 """The keys of each reader of a shared lock in JSON, in order."""
 
-ENTRY_FACTS: Final = ("key", "at", "what", "by", "reason", "owner", "holder", "incarnation", "token")
+ENTRY_FACTS: Final = tuple(ENTRY)
 """The keys of an audit entry in JSON, in order."""
 
 

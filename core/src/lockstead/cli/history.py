@@ -8,7 +8,7 @@ import click
 
 from lockstead.cli.exits import Exit, say
 from lockstead.cli.options import as_json, opened, store_at, warn_of_place
-from lockstead.cli.output import out_json
+from lockstead.cli.output import out_json_lines
 
 EPILOG: Final = """\b
 Examples:
@@ -24,7 +24,7 @@ Exit codes: 0 shown, or
 
 @click.command(epilog=EPILOG)
 @click.argument("url")
-@as_json("a JSON array of objects")
+@as_json("one JSON object an entry")
 def history(url: str, json: bool) -> int:
     """Show who broke which lease, when and why.
 
@@ -38,7 +38,7 @@ def history(url: str, json: bool) -> int:
     from lockstead.cli.table import out_table
 
     if json:
-        out_json([entry_facts(entry) for entry in entries])
+        out_json_lines(map(entry_facts, entries))
         return Exit.OK
     if not entries:
         say("no broken leases recorded")

@@ -9,7 +9,7 @@ import click
 
 from lockstead.cli.exits import Exit, say
 from lockstead.cli.options import as_json, opened, store_at, warn_of_place
-from lockstead.cli.output import out_json
+from lockstead.cli.output import out_json_lines
 
 EPILOG: Final = """\b
 Examples:
@@ -25,7 +25,7 @@ Exit codes: 0 shown, or
 
 @click.command("list", epilog=EPILOG)
 @click.argument("url")
-@as_json("a JSON array of objects")
+@as_json("one JSON object a lock, unsorted,")
 def list_locks(url: str, json: bool) -> int:
     """Show every lock of the store at URL, overdue ones first.
 
@@ -41,11 +41,11 @@ def list_locks(url: str, json: bool) -> int:
     from lockstead.states import URGENT, state_of
 
     now = time.time()
+    if json:
+        out_json_lines(facts(held.key, held, now) for held in found)
+        return Exit.OK
     rank = {state: number for number, state in enumerate(URGENT)}
     found.sort(key=lambda held: (rank.get(state_of(held, now), len(rank)), held.key))
-    if json:
-        out_json([facts(held.key, held, now) for held in found])
-        return Exit.OK
     if not found:
         say("no lock is held there")
     out_table(LOCK_HEADS, [lock_row(held, now) for held in found], LOCK_WORDS)

@@ -11,7 +11,6 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib import import_module
 from itertools import dropwhile, takewhile
 from typing import Final
@@ -19,8 +18,7 @@ from typing import Final
 import click
 
 import lockstead
-from lockstead.cli.exits import Exit, Failed, judged, say
-from lockstead.cli.output import out_json
+from lockstead.cli.exits import Exit, judged, say, say_error
 
 COMMANDS: Final = {
     "acquire": ("acquire:acquire", "Acquire a lock for several steps; print its ticket."),
@@ -38,6 +36,7 @@ COMMANDS: Final = {
     "release": ("release:release", "Release the lease that a ticket names."),
     "renew": ("renew:renew", "Extend the lease that a ticket names by its ttl."),
     "run": ("run:run", "Hold a lock while a command runs."),
+    "schema": ("schema:schema", "Print the JSON Schema of what a command prints with --json."),
     "wait": ("wait:wait", "Wait until a lock is free, without acquiring it."),
 }
 """The subcommands: place below `lockstead.cli` (module:name), and description in the help."""
@@ -53,10 +52,6 @@ Examples:
   lockstead run sqlite:///locks.db#apt -- make publish
   lockstead inspect sqlite:///locks.db#apt
 """
-
-
-NOT_PRINTED: Final = (Exit.OUTPUT, Exit.SIGNALLED + 13)
-"""Exit codes that are not printed as JSON: standard output cannot be written."""
 
 
 class LazyCommand(click.Command):
@@ -118,11 +113,10 @@ def call(arguments: Sequence[str]) -> int:
         code, line = judged(error)
         if "--debug" in takewhile(_is_option, words):
             traceback.print_exception(error)
-        if line:
+        if line and _wants_json(words):
+            say_error(code, line, error)
+        elif line:
             say(line)
-        if _wants_json(words) and code not in NOT_PRINTED:
-            with suppress(Failed):
-                out_json({"error": {"code": code, "message": line}})
     return code if isinstance(code, int) else Exit.OK
 
 

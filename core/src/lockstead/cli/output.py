@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TextIO
@@ -22,17 +22,7 @@ def out(text: str) -> None:
 
     A closed pipe, as with `head`, ends the command without a message.
     """
-    try:
-        stream = _open_output()
-        stream.write(_writable(text, stream) + "\n")
-        stream.flush()
-    except BrokenPipeError:
-        _forget_output()
-        raise Failed(Exit.SIGNALLED + 13) from None
-    except (OSError, ValueError) as error:
-        _forget_output()
-        why = getattr(error, "strerror", None) or str(error)
-        raise Failed(Exit.OUTPUT, f"cannot write to standard output: {why}") from None
+    _write(text + "\n", flush=True)
 
 
 def out_json(value: object) -> None:
@@ -41,6 +31,30 @@ def out_json(value: object) -> None:
     Empty texts and objects are written as null.
     """
     out(json.dumps(_null_for_nothing(value)))
+
+
+def out_json_lines(values: Iterable[object]) -> None:
+    """Write each value as `out_json` does, as soon as some are there."""
+    try:
+        for value in values:
+            _write(json.dumps(_null_for_nothing(value)) + "\n", flush=False)
+    finally:
+        _write("", flush=True)
+
+
+def _write(text: str, *, flush: bool) -> None:
+    try:
+        stream = _open_output()
+        stream.write(_writable(text, stream))
+        if flush:
+            stream.flush()
+    except BrokenPipeError:
+        _forget_output()
+        raise Failed(Exit.SIGNALLED + 13) from None
+    except (OSError, ValueError) as error:
+        _forget_output()
+        why = getattr(error, "strerror", None) or str(error)
+        raise Failed(Exit.OUTPUT, f"cannot write to standard output: {why}") from None
 
 
 def _null_for_nothing(value: object) -> object:

@@ -6,7 +6,6 @@ The core defines the options and the output. Must be imported only by Airflow's 
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from typing import Any, NoReturn
 
 from airflow_lockstead.spec import DEFAULT_CONN_ID
@@ -86,11 +85,10 @@ def _call(args: Any, verb: str, key: str | None, *words: str, json: bool) -> Non
 
 def _refuse(why: str, *, json: bool) -> NoReturn:
     """Print an error in the format of the core's commands, and exit with code `Exit.USAGE`."""
-    from lockstead.cli.exits import Exit, Failed
-    from lockstead.cli.output import out_json
+    from lockstead.cli.exits import Exit, say_error
 
-    sys.stderr.write(f"airflow lockstead: {why}\n")
     if json:
-        with suppress(Failed):
-            out_json({"error": {"code": Exit.USAGE, "message": why}})
+        say_error(Exit.USAGE, why)
+    else:
+        sys.stderr.write(f"airflow lockstead: {why}\n")
     sys.exit(Exit.USAGE)
