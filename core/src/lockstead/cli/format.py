@@ -46,6 +46,7 @@ def facts(key: str, held: LockInfo | None, now: float) -> dict[str, Any]:
             "age": _rounded(held.age),
             "alert_at": instant(held.alert_epoch),
             "overdue_for": _rounded(overdue_for(held, now)),
+            "auto_unlock_at": instant(held.auto_unlock_epoch),
             "sequencer": sequencer_text(held),
             "permits": None if held.permits is None else permits_facts(held.permits, now),
             "readers": [_reader_facts(reader, now) for reader in held.readers] or None,

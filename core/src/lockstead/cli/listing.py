@@ -32,18 +32,20 @@ def list_locks(url: str, json: bool) -> int:
     URL is a store's; with '#key' at its end, only that lock is shown. A record that cannot be read (damaged, not ours,
     of a newer version) is shown as such.
     """
-    place = store_at(url)
-    with opened(place.store) as client:
-        found = [held for held in client.list() if place.key in (None, held.key)]
-        warn_of_place(client)
     from lockstead.cli.format import LOCK_HEADS, LOCK_WORDS, facts, lock_row
     from lockstead.cli.table import out_table
     from lockstead.states import URGENT, state_of
 
-    now = time.time()
+    place = store_at(url)
+    with opened(place.store) as client:
+        shown = (held for held in client.scan() if place.key in (None, held.key))
+        if json:
+            out_json_lines(facts(held.key, held, time.time()) for held in shown)
+        found = list({held.key: held for held in shown}.values())
+        warn_of_place(client)
     if json:
-        out_json_lines(facts(held.key, held, now) for held in found)
         return Exit.OK
+    now = time.time()
     rank = {state: number for number, state in enumerate(URGENT)}
     found.sort(key=lambda held: (rank.get(state_of(held, now), len(rank)), held.key))
     if not found:
