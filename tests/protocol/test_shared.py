@@ -407,6 +407,31 @@ def test_s03_mark_and_list_fall_between_registration_and_read(traits: Traits) ->
     assert registrations(bench) == []
 
 
+@CLOCKS
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_s03_a_reader_whose_join_had_no_answer_withdraws_when_a_writer_waits(traits: Traits, is_repeated: bool) -> None:
+    bench = Bench(traits, ttl=TTL)
+    founder = read_by(bench, "founder")
+    session = reading(bench, "r")
+    stepped(session, Create)
+    session.commit().expect(Read)
+    session.late(0.1)
+    assert len(registrations(bench)) == 2
+    bench.store.perform(Extend(APT, {"wanted": "w#1"}, founder.lease.incarnation))
+    session.wait().commit()
+    if is_repeated:
+        session.unsent()
+        waits(session).wait().commit()
+    waits(session)
+    assert registrations(bench) == [registration_of(founder).name]
+    # it looks no more for what it has removed, and joins under another name
+    session.wait().commit().expect(Pause)
+    bench.store.perform(Extend(APT, {"wanted": ""}, founder.lease.incarnation))
+    grant = session.run()
+    assert isinstance(grant, Grant)
+    assert registration_of(grant).name.part.endswith("r.1")
+
+
 def waiting(bench: Bench, holder: str) -> AcquireRequest:
     request = bench.want(holder)
     request.has_waited = True

@@ -61,8 +61,8 @@ class AcquireRequest:
     has_waited: we may have a place in the store's queue. is_heir: an ended record was left to us. reclaim: take the
     lock from an earlier process of the same owner. keeps: returns whether this process holds a lease of a holder.
     on_wait: called before each pause with the contention or the store error that causes it. nonce, registration: of a
-    reader, for its place in a group; group: the last one in which it may be registered; withdrawals: how often it
-    withdrew. signs: signs of life in the mark by which a writer waits for readers.
+    reader, for its place in a group; group: the last one in which it may be registered; is_joining: a join has no
+    answer; withdrawals: how often it withdrew. signs: signs of life in the mark by which a writer waits for readers.
     """
 
     name: Name
@@ -80,6 +80,7 @@ class AcquireRequest:
     nonce: str = ""
     registration: Mapping[str, str] = field(default_factory=dict)
     group: LeaseId | None = None
+    is_joining: bool = False
     withdrawals: int = 0
     signs: int = 0
 

@@ -6,13 +6,15 @@ the same group with no writer waiting. A writer that reads the list later finds 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from math import inf
 
+from lockstead.errors import OutcomeUnknown, StoreUnavailable
 from lockstead.protocol.acquire import TURNS_MAX, AcquireRequest, Contended, Grant, create, keep_pace, take_over
-from lockstead.protocol.commands import Absent, Read, Script, ask
+from lockstead.protocol.commands import Absent, Read, Script, Snapshot, ask
 from lockstead.protocol.context import LeaseId, ProtocolContext, is_over, over_in
 from lockstead.protocol.election import left_to_heir
-from lockstead.protocol.members import Attached, attach
+from lockstead.protocol.members import Attached, attach, member_name, take_back
 from lockstead.protocol.previous_lease import NOBODY_BEFORE
 from lockstead.protocol.record import number
 from lockstead.values import SHARED
@@ -33,16 +35,19 @@ def attempt_shared(
             if request.doubts > paced_for:
                 paced_for = yield from keep_pace(request, doubts, context)
             found = yield from _found(request, context)
+            if request.is_joining and found is not None and found != request.group:
+                yield from _withdraw(request, context)
             if isinstance(found, Contended):
                 return found
             group = found
         if group is not None:
             if request.withdrawals:
                 request.register_anew()
-            request.group = group
+            request.group, request.is_joining = group, True
             # a writer judges both records by the ttl of the group
             fields = {**request.registration, "ttl": number(group.ttl)}
             joined = yield from attach(group, request.nonce, fields, context.for_ttl(group.ttl), mode=SHARED)
+            request.is_joining = False
             if isinstance(joined, Attached):
                 context.observations.note_group(request.name, group)
                 return _granted(joined)
@@ -72,6 +77,20 @@ def _found(request: AcquireRequest, context: ProtocolContext) -> Script[LeaseId 
         else:
             return Contended(record, seen, over_in=over_in(name, record, reply, seen, context))
     return founded.lease if isinstance(founded, Grant) else founded
+
+
+def _withdraw(request: AcquireRequest, context: ProtocolContext) -> Script[None]:
+    """Remove the registration of a join without an answer: a writer would wait until it expires."""
+    group = request.group
+    if group is None:
+        return
+    name = member_name(group, request.nonce)
+    with suppress(StoreUnavailable, OutcomeUnknown):  # then the next attempt does so
+        reply = yield from ask(Read(name))
+        if isinstance(reply.answer, Snapshot):
+            yield from take_back(LeaseId(name, request.registered_as, reply.answer.incarnation, group.ttl), context)
+        request.withdrawals += 1
+        request.is_joining = False
 
 
 def _granted(joined: Attached) -> Grant:
