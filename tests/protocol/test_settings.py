@@ -47,6 +47,8 @@ def test_at_the_defaults_a_loss_is_told_with_half_the_ttl_left() -> None:
         ({"backoff_min": 6}, "backoff_min is 6 s and backoff_max 5 s"),
         ({"lock_delay": 61}, "lock_delay is 61 s; it may be at most 60 s"),
         ({"foreign_ttl": 0.1}, "foreign_ttl is 0.1 s; it must be at least 1 s"),
+        ({"expected": 60, "auto_unlock_after": 59}, "auto_unlock_after is 59 s, before the lock becomes overdue (60 s"),
+        ({"alert_after": 9, "auto_unlock_after": 8}, "auto_unlock_after is 8 s, before the lock becomes overdue (9 s"),
         ({"drift": "much"}, "drift must be a number, not 'much'"),
         ({"max_failures": "some"}, "max_failures must be a whole number, not 'some'"),
         ({"owner": "  "}, "owner must be printable text"),

@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -161,7 +162,8 @@ def test_max_failures_counts_as_unreachable_at_half_the_ttl() -> None:
 def test_progress_is_stored_with_the_next_renewal() -> None:
     store = Faulty()
     ticking = Ticking(store)
-    with ticking.client as client, client.lock("apt", renew_every=37.5, max_failures=3, expected="10m").hold() as lease:
+    given: Any = {"renew_every": 37.5, "max_failures": 3, "expected": "10m", "auto_unlock_after": "1h"}
+    with ticking.client as client, client.lock("apt", **given).hold() as lease:
         began = client.lock("apt").inspect()
         lease.progress("1 of 5")
         lease.progress("3 of 5")
@@ -173,6 +175,7 @@ def test_progress_is_stored_with_the_next_renewal() -> None:
         assert seen.progress == "3 of 5"
         assert began is not None
         assert seen.alert_epoch == pytest.approx((began.alert_epoch or 0) + 37.5)
+        assert seen.auto_unlock_epoch == pytest.approx(seen.alert_epoch + 3000)
 
 
 def test_progress_that_could_not_be_stored_is_stored_later() -> None:

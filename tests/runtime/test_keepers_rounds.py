@@ -250,12 +250,14 @@ def test_a_members_renewal_also_renews_its_registration(still: Still) -> None:
 def test_progress_is_sent_again_after_a_failed_renewal(still: Still) -> None:
     plain, alerts, expects = still.lease("a"), still.lease("b"), still.lease("c")
     alerts.lease_state.settings = Settings.make(ttl=300, alert_after=60, expected=600)
-    expects.lease_state.settings = Settings.make(ttl=300, expected=600)
+    expects.lease_state.settings = Settings.make(ttl=300, expected=600, auto_unlock_after=900)
     assert still.keeper._fields(plain) == ({}, None)
     for kept, after in ((plain, None), (alerts, 60), (expects, 600)):
         kept.progress = "1 of 5"
         fields, progress = still.keeper._fields(kept)
         alert_at = {} if after is None else {"alert_at": number(still.clock.wall() + after)}
+        if kept is expects:
+            alert_at["auto_unlock_at"] = number(still.clock.wall() + 900)
         assert (fields, progress, kept.progress) == ({"progress": "1 of 5", **alert_at}, "1 of 5", None)
     error = OutcomeUnknown("silent")
     still.keeper._renewed(plain, "1 of 5", error)

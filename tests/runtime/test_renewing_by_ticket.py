@@ -98,7 +98,7 @@ def test_an_overdue_lease_that_nobody_took_is_carried_on(client: Client, clock: 
 
 
 def test_progress_is_stored_and_moves_the_alert(client: Client, clock: SetClock) -> None:
-    ticket = client.lock("apt", ttl=60, expected=300).acquire().detach()
+    ticket = client.lock("apt", ttl=60, expected=300, auto_unlock_after=900).acquire().detach()
     clock.at += 40
     client.renew(ticket, progress="3 of 5" + "x" * 2000)
     seen = client.lock("apt").inspect()
@@ -107,6 +107,22 @@ def test_progress_is_stored_and_moves_the_alert(client: Client, clock: SetClock)
     assert seen.progress.startswith("3 of 5x")
     assert len(seen.progress) == 1000
     assert seen.alert_epoch == pytest.approx(clock.wall() + 300, rel=0, abs=0.01)
+    assert seen.auto_unlock_epoch == pytest.approx(clock.wall() + 900, rel=0, abs=0.01)
+    clock.at += 40
+    client.renew(ticket)
+    shown = client.lock("apt").inspect()
+    assert shown is not None
+    assert (shown.alert_epoch, shown.auto_unlock_epoch) == (seen.alert_epoch, seen.auto_unlock_epoch)
+
+
+def test_progress_by_ticket_never_brings_an_unlock_nearer(client: Client, clock: SetClock) -> None:
+    ticket = client.lock("apt", ttl=60, expected=100, alert_after=500, auto_unlock_after=900).acquire().detach()
+    began = clock.wall()
+    clock.at += 40
+    client.renew(ticket, progress="3 of 5")
+    seen = client.lock("apt").inspect()
+    assert seen is not None
+    assert seen.auto_unlock_epoch == pytest.approx(began + 900, rel=0, abs=0.01)
 
 
 def test_h12_a_lease_that_was_removed_is_gone(client: Client, store: Faulty) -> None:

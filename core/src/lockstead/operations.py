@@ -427,7 +427,11 @@ def _renewed_once(
     if progress is not None:
         fields["progress"] = progress_text(progress)
         if record.expected is not None:
-            fields["alert_at"] = number(engine.clock.wall() + record.expected)
+            alert_at = engine.clock.wall() + record.expected
+            fields["alert_at"] = number(alert_at)
+            if record.auto_unlock_at is not None:
+                moved = max(0.0, alert_at - (record.alert_at or alert_at))
+                fields["auto_unlock_at"] = number(record.auto_unlock_at + moved)
     verdict: Renewal | MemberRenewed | Over
     if said.mode == EXCLUSIVE:
         verdict = yield from renew(lease, fields, context)

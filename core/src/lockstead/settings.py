@@ -159,6 +159,17 @@ class Settings:
             raise ValueError(f"lock_delay is {self.lock_delay:g} s; it may be at most {LOCK_DELAY_MAX:g} s")
         if self.foreign_ttl is not None and self.foreign_ttl < TTL_MIN:
             raise ValueError(f"foreign_ttl is {self.foreign_ttl:g} s; it must be at least {TTL_MIN:g} s")
+        overdue_after, unlock_after = self.overdue_after, self.auto_unlock_after
+        if overdue_after is not None and unlock_after is not None and unlock_after < overdue_after:
+            raise ValueError(
+                f"auto_unlock_after is {unlock_after:g} s, before the lock becomes overdue ({overdue_after:g} s, by "
+                "alert_after or else expected); nothing is unlocked without an alert"
+            )
+
+    @property
+    def overdue_after(self) -> float | None:
+        """How long the work may take until it is overdue; counted from the acquisition, and from each progress."""
+        return self.expected if self.alert_after is None else self.alert_after
 
     @property
     def renews_late(self) -> bool:

@@ -180,14 +180,13 @@ class Engine:
         last = self._drafted
         if last is not None and last[0] is settings and last[1] == owner:
             return last[2]
-        alert_after = settings.alert_after if settings.alert_after is not None else settings.expected
         record = Record(
             holder="",
             ttl=settings.ttl,
             owner=owner,
             purpose=settings.purpose,
             expected=settings.expected,
-            alert_at=alert_after,  # the driver adds the wall clock
+            alert_at=settings.overdue_after,  # the driver adds the wall clock
             auto_unlock_at=settings.auto_unlock_after,
             lock_delay=settings.lock_delay,
             host=HOST,

@@ -523,9 +523,9 @@ class Keeper:
             return {}, None
         fields = {"progress": progress}
         settings = kept.lease_state.settings
-        alert_after = settings.alert_after if settings.alert_after is not None else settings.expected
-        if alert_after is not None:
-            fields["alert_at"] = number(self._clock.wall() + alert_after)
+        for name, after in (("alert_at", settings.overdue_after), ("auto_unlock_at", settings.auto_unlock_after)):
+            if after is not None:
+                fields[name] = number(self._clock.wall() + after)
         return fields, progress
 
     def _do(self, work: Callable[[], None]) -> None:
