@@ -25,6 +25,10 @@ ELEMENT: Final = "element-6066-11e4-a52e-4f735466cecf"
 ENTER: Final = "\ue007"
 """The enter key in typed text; defined by the standard."""
 
+TAB: Final = "\ue004"
+SHIFT: Final = "\ue008"
+ESCAPE: Final = "\ue00c"
+
 CHROMIUM: Final = (
     "--headless",
     # Chromium does not run as root with its sandbox; it only loads pages of this machine
@@ -66,7 +70,11 @@ class Browser(Server):
         """Start it and open the window."""
         super().start()
         words = [*CHROMIUM, f"--user-data-dir={self.directory / 'profile'}"]
-        wanted = {"browserName": "chrome", "goog:chromeOptions": {"binary": needed("chromium"), "args": words}}
+        wanted = {
+            "browserName": "chrome",
+            "goog:chromeOptions": {"binary": needed("chromium"), "args": words},
+            "goog:loggingPrefs": {"browser": "ALL"},
+        }
         opened = self._told("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
         self._session = f"/session/{opened['sessionId']}"
         return self
@@ -82,8 +90,16 @@ class Browser(Server):
     def resize(self, width: int, height: int) -> None:
         """Set the size of the page in pixels of the picture; the size of the window would include its frame."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-        command = {"cmd": "Emulation.setDeviceMetricsOverride", "params": size}
-        self._told("POST", f"{self._session}/goog/cdp/execute", command)
+        self.devtools("Emulation.setDeviceMetricsOverride", **size)
+
+    def prefers(self, *, medium: str = "", **features: str) -> None:
+        """Set the medium (`print`) and the user's preferences: `prefers_color_scheme="dark"`."""
+        named = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
+        self.devtools("Emulation.setEmulatedMedia", media=medium, features=named)
+
+    def devtools(self, command: str, **params: Any) -> Any:
+        """Send a command of Chromium's DevTools protocol and return its result."""
+        return self._told("POST", f"{self._session}/goog/cdp/execute", {"cmd": command, "params": params})
 
     def open(self, path: str) -> None:
         """Go to a page of the site."""
@@ -92,6 +108,14 @@ class Browser(Server):
     def does(self, script: str, *words: Any) -> Any:
         """Run the body of a JavaScript function in the page and return its result."""
         return self._told("POST", f"{self._session}/execute/sync", {"script": script, "args": list(words)})
+
+    def finishes(self, script: str, *words: Any) -> Any:
+        """Run a JavaScript function that calls its last argument when it has ended; return what it called it with."""
+        return self._told("POST", f"{self._session}/execute/async", {"script": script, "args": list(words)})
+
+    def logged(self) -> list[str]:
+        """Return what was written to the console since the last call: errors, warnings, violations of the policy."""
+        return [str(entry["message"]) for entry in self._told("POST", f"{self._session}/se/log", {"type": "browser"})]
 
     def keeps(self, name: str, value: str) -> None:
         """Set a value in the site's local storage, where it keeps a user's choices; a page of the site must be open."""
@@ -104,6 +128,14 @@ class Browser(Server):
     def types(self, xpath: str, text: str) -> None:
         """Wait for the first matching field, and type into it."""
         self._acts(xpath, "value", {"text": text})
+
+    def presses(self, keys: str, *, shift: bool = False) -> None:
+        """Type into whatever has the focus."""
+        strokes = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
+        if shift:
+            strokes = [{"type": "keyDown", "value": SHIFT}, *strokes, {"type": "keyUp", "value": SHIFT}]
+        source = {"type": "key", "id": "keyboard", "actions": strokes}
+        self._told("POST", f"{self._session}/actions", {"actions": [source]})
 
     def shows(self, *texts: str) -> None:
         """Wait until the page shows all of these texts."""
