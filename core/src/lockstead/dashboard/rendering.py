@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from lockstead.dashboard.rows import URGENCY, Row, duration
+from lockstead.dashboard.rows import URGENCY, Row
 from lockstead.reading import date_text
 
 if TYPE_CHECKING:
@@ -39,9 +40,31 @@ def environment() -> Environment:
         auto_reload=False,
     )
     made.filters["date"] = lambda epoch: date_text(epoch) or ""
-    made.filters["duration"] = duration
+    made.filters |= {"span": span, "soft": soft, "machine": machine}
     made.globals |= {"static": static, "states": URGENCY}
     return made
+
+
+def span(seconds: float | None) -> str:
+    """Return a duration in two units at most: "2 h 10 min"; empty if it is unknown. dashboard.js writes it the same way."""
+    if seconds is None:
+        return ""
+    whole = max(0, int(seconds))
+    for size, unit, less, part in ((86400, "d", 3600, "h"), (3600, "h", 60, "min")):
+        if whole >= size:
+            rest = whole % size // less
+            return f"{whole // size} {unit}" + (f" {rest} {part}" if rest else "")
+    return f"{whole // 60} min" if whole >= 60 else f"{whole} s"
+
+
+def soft(text: str) -> Markup:
+    """Return a name as HTML that may be broken after its separators."""
+    return Markup(re.sub(r"(?<=[/:@])(?=[^/:@])", "<wbr>", str(escape(text))))  # noqa: S704 - it is escaped before
+
+
+def machine(epoch: float) -> str:
+    """Return an instant for an attribute `datetime`."""
+    return (date_text(epoch) or "").replace(" UTC", "Z").replace(" ", "T")
 
 
 class Rendered:
@@ -60,7 +83,8 @@ class Rendered:
         """Each row by its id, in order."""
         if self._rows is None:
             row = self._templates.get_template("_row.html").module.row  # type: ignore[attr-defined]  # a macro
-            self._rows = {one.id: row(one) for one in self.view.rows}
+            many = len(self.view.stores) > 1
+            self._rows = {one.id: row(one, many=many) for one in self.view.rows}
         return self._rows
 
     @property
@@ -83,7 +107,8 @@ class Rendered:
     def changed(self, ids: list[str]) -> str:
         """Return some rows, each to be put in place of the old one."""
         row = self._templates.get_template("_row.html").module.row  # type: ignore[attr-defined]  # a macro
-        return "".join(row(one, oob=True) for one in self.view.rows if one.id in ids)
+        many = len(self.view.stores) > 1
+        return "".join(row(one, oob=True, many=many) for one in self.view.rows if one.id in ids)
 
     def _render(self, name: str) -> str:
         given: dict[str, Any] = {"view": self.view, "rows": self.rows, "filter": self._wanted}

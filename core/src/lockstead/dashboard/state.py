@@ -141,6 +141,7 @@ class Dashboard:
         said = await self.details.of(listing.name, self.client(listing.name), key)
         seen = await self.recorder.of(listing.name, key)
         return {
+            "now": now,
             "store": store,
             "key": key,
             "row": row,

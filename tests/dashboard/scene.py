@@ -1,0 +1,90 @@
+"""The dashboard as a process, and stores with real holders for it to show."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import lockstead
+from lockstead import Client, Lease
+from lockstead.runtime.clock import SystemClock
+from tests.servers.base import Server
+
+TOKEN: Final = "correct-horse-battery-staple"
+
+
+class DashboardServer(Server):
+    """`lockstead dashboard` for some stores, on a free port. TOKEN is its admin token."""
+
+    def __init__(self, directory: Path, *urls: str, words: Sequence[str] = ()) -> None:
+        super().__init__(directory)
+        token = self.directory / "token"
+        token.touch(0o600)
+        token.write_text(TOKEN)
+        self._words = [*urls, "--listen", self.address, "--admin-token-file", str(token), "--every", "500ms", *words]
+
+    def command(self) -> Sequence[str]:
+        """Return the command line."""
+        return [sys.executable, "-m", "lockstead.cli", "dashboard", *self._words]
+
+    @property
+    def site(self) -> str:
+        """Return its address, as a browser's origin."""
+        return f"http://{self.address}"
+
+
+class Holders:
+    """The holders of some locks of one store, in this process. They release when the block is left."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.leases: list[Lease] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for lease in self.leases:
+            lease.release()
+        self._stack.close()
+
+    def client(self, *, ago: float = 0.0) -> Client:
+        """Open the store; ago: by how many seconds the wall clock of what it acquires is slow."""
+        client = self._stack.enter_context(lockstead.connect(self.url))
+        if ago:
+            client._engine.clock = Slow(ago)
+        return client
+
+    def hold(self, key: str, *, ago: float = 0.0, progress: str | None = None, **settings: Any) -> Lease:
+        """Acquire a lock as of `ago` seconds before now."""
+        lease = self.client(ago=ago).lock(key, **settings).acquire(timeout=30)
+        if progress is not None:
+            lease.progress(progress)
+            lease.renew()
+        self.leases.append(lease)
+        return lease
+
+    def permit(self, key: str, permits: int, *, ago: float = 0.0, **settings: Any) -> Lease:
+        """Acquire a permit of a semaphore as of `ago` seconds before now."""
+        lease = self.client(ago=ago).semaphore(key, permits, **settings).acquire(timeout=30)
+        self.leases.append(lease)
+        return lease
+
+
+class Slow(SystemClock):
+    """The clocks of this machine, with a wall clock that is slow."""
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def wall(self) -> float:  # type: ignore[override]
+        """Return an instant of the past."""
+        return time.time() - self.by
