@@ -1,6 +1,6 @@
 """A browser that watches what a page does: violations of its policy, errors, what it keeps in memory, accessibility.
 
-Must not know the dashboard's pages. Accessibility is checked by axe-core, of which a package of the environment has a copy.
+Must not know the pages of the dashboard. Accessibility is checked by axe-core, which is in a package of `make setup`.
 """
 
 from __future__ import annotations
@@ -81,11 +81,10 @@ class Inspected(Browser):
 
     def focus(self) -> str:
         """Return the text, name or id of what has the focus."""
-        return str(
-            self.does(
-                "const e = document.activeElement; return (e.innerText || e.value || e.name || e.id || e.tagName).trim()"
-            )
+        script = (
+            "const e = document.activeElement; return (e.innerText || e.value || e.name || e.id || e.tagName).trim()"
         )
+        return str(self.does(script))
 
     def sees(self, script: str, seconds: float, *words: Any) -> float:
         """Wait until a function's result is true; return how long that took. AssertionError after `seconds`."""

@@ -46,7 +46,7 @@ def environment() -> Environment:
 
 
 def span(seconds: float | None) -> str:
-    """Return a duration in two units at most: "2 h 10 min"; empty if it is unknown. dashboard.js writes it the same way."""
+    """Return a duration for people: "2 h 10 min"; empty if it is unknown. dashboard.js writes it the same way."""
     if seconds is None:
         return ""
     whole = max(0, int(seconds))
