@@ -5,26 +5,33 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+import lockstead
 from gcs_emulator import GcsServer
 from gcs_emulator.objects import draft_of
 from lockstead.cli.format import FACTS, sequencer_text
 from lockstead.cli.main import COMMANDS, call
+from lockstead.errors import StoreUnavailable
 from lockstead.views import LockInfo
 from tests.cli.conftest import until
 from tests.cli.screen import Screen
 from tests.cli.shell import PROGRAM, Shell
-from tests.cli.valid import INSTANT, checked
+from tests.cli.valid import INSTANT, checked, parsed
 
 FREE = "apt is free: the store has no record of it\n"
 
@@ -403,3 +410,84 @@ def test_several_who_wait_all_end(files: Shell) -> None:
         waiting.stderr.readline()
     assert files.run("release", ticket).code == 0
     assert [files.ended(waiting).code for waiting in all_of_them] == [0, 0, 0]
+
+
+# --- formats of list ------------------------------------------------------------------------------------------------
+
+
+def test_list_prints_metrics_that_prometheus_reads(files: Shell) -> None:
+    files.hold("apt-1", owner="ci/7")
+    files.hold("yum")
+    done = files.run("list", "--format", "openmetrics", "--lock-label", "apt-*=apt", files.store)
+    assert (done.code, done.err) == (0, "")
+    samples = {
+        (sample.name, sample.labels.get("lock")): sample.value
+        for family in text_string_to_metric_families(done.out)
+        for sample in family.samples
+    }
+    assert 0 <= samples["lockstead_held_seconds", "apt"] < 60
+    assert 0 < samples["lockstead_ttl_left_seconds", "other"] <= 1800
+    assert samples["lockstead_scrape_errors_total", None] == 0
+    if (promtool := shutil.which("promtool")) is not None:
+        # it parses as the node exporter's text collector does; 3: parsed, with remarks on style
+        checked_metrics = subprocess.run([promtool, "check", "metrics"], input=done.out, text=True, check=False)
+        assert checked_metrics.returncode in (0, 3)
+    elif os.environ.get("CI") == "true":
+        pytest.fail("promtool is not installed")
+
+
+def test_list_replaces_a_file_only_as_a_whole(files: Shell) -> None:
+    files.hold("apt")
+    path = files.where / "locks.prom"
+    words = ("list", "--format", "openmetrics", "--output", str(path))
+    assert files.run(*words, files.store).out == ""
+    shown = path.read_text()
+    assert shown.endswith("# EOF\n")
+    assert path.stat().st_mode & 0o444 == 0o444
+    files.run(*words, "sqlite:///absent/locks.db").fails(69, "there is no folder")
+    assert path.read_text() == shown
+    files.run("list", "--output", "absent/locks.prom", files.store).fails(
+        74, "cannot write 'absent/locks.prom': No such"
+    )
+    files.run("list", "--output", "/dev/full/x", files.store).fails(74, "cannot write '/dev/full/x': Not a directory")
+    assert sorted(one.name for one in files.where.iterdir() if "prom" in one.name) == ["locks.prom"]
+
+
+def test_list_writes_each_format_to_a_file(files: Shell) -> None:
+    files.hold("apt")
+    for words in (("--json",), ("--format", "json"), ("--format=json",)):
+        assert files.run("list", *words, "--output", "locks", files.store).out == ""
+        assert parsed("list", (files.where / "locks").read_text()[:-1])["key"] == "apt"
+    files.run("list", "--output", "locks", files.store)
+    shown = files.run("list", "--format", "table", files.store).out.splitlines()
+    assert [line[:20] for line in (files.where / "locks").read_text().splitlines()] == [line[:20] for line in shown]
+
+
+def test_an_error_is_json_with_either_option(files: Shell) -> None:
+    for words in (("--json",), ("--format", "json"), ("--format=json",)):
+        assert files.run("list", *words, "sqlite:///absent/locks.db").error["kind"] == "store_refused"
+
+
+def test_list_streams_what_it_reads_and_reports_a_later_error(
+    files: Shell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken_off(_client: lockstead.Client) -> Iterator[LockInfo]:
+        yield LockInfo(key="apt", holder="ci/7/1", owner="ci/7", incarnation="1", ttl=60.0)
+        raise StoreUnavailable("the store hung up")
+
+    monkeypatch.setattr(lockstead.Client, "scan", broken_off)
+    assert call(["list", "--json", files.store]) == 69
+    said = capsys.readouterr()
+    assert parsed("list", said.out[:-1])["key"] == "apt"
+    assert parsed("error", said.err.splitlines()[-1])["error"]["kind"] == "store_unavailable"
+
+
+def test_metrics_without_their_extra_say_what_to_install(
+    files: Shell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.hold()
+    monkeypatch.delitem(sys.modules, "lockstead.monitor.openmetrics", raising=False)
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.setitem(sys.modules, "prometheus_client.core", None)
+    assert call(["list", "--format", "openmetrics", files.store]) == 69
+    assert capsys.readouterr().err.endswith("pip install 'lockstead[cli,prometheus]'\n")

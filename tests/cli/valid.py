@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from jsonschema import Draft202012Validator, FormatChecker
 
-from lockstead.cli.main import COMMANDS
+from lockstead.cli.main import COMMANDS, wants_json
 from lockstead.cli.schemas import OUTPUTS, document
 
 INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -38,7 +38,7 @@ def parsed(name: str, line: str) -> Any:
 def checked(words: Sequence[str], code: int, out: str, err: str) -> None:
     """Check the output of a command that was asked for JSON; do nothing for any other."""
     name = next((word for word in words if word in COMMANDS), "")
-    if name not in OUTPUTS or "--json" not in words:
+    if name not in OUTPUTS or not wants_json(words[words.index(name) :]):
         return
     results = [parsed(name, line) for line in out.splitlines()]
     errors = [parsed("error", line) for line in err.splitlines() if line.startswith("{")]

@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from itertools import dropwhile, takewhile
+from itertools import dropwhile, pairwise, takewhile
 from typing import Final
 
 import click
@@ -113,7 +113,7 @@ def call(arguments: Sequence[str]) -> int:
         code, line = judged(error)
         if "--debug" in takewhile(_is_option, words):
             traceback.print_exception(error)
-        if line and _wants_json(words):
+        if line and wants_json(words):
             say_error(code, line, error)
         elif line:
             say(line)
@@ -124,10 +124,12 @@ def _is_option(word: str) -> bool:
     return word.startswith("-")
 
 
-def _wants_json(words: Sequence[str]) -> bool:
-    """Whether `--json` is an option of the command; after `run` and `elect` it may belong to another program."""
+def wants_json(words: Sequence[str]) -> bool:
+    """Whether a command line asks for JSON; after `run` and `elect` the option may belong to another program."""
     command = next(dropwhile(_is_option, words), "")
-    return command in COMMANDS and command not in ("run", "elect", "completion") and "--json" in words
+    if command not in COMMANDS or command in ("run", "elect", "completion"):
+        return False
+    return "--json" in words or "--format=json" in words or ("--format", "json") in pairwise(words)
 
 
 def _open_standard_streams() -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TextIO
 
 from lockstead.cli.exits import Exit, Failed
@@ -40,6 +41,23 @@ def out_json_lines(values: Iterable[object]) -> None:
             _write(json.dumps(_null_for_nothing(value)) + "\n", flush=False)
     finally:
         _write("", flush=True)
+
+
+@contextmanager
+def to_file(path: str) -> Iterator[None]:
+    """Write standard output to a file that takes the place of `path` at the end; after an error it is removed."""
+    target = Path(path)
+    # its name does not end as that of the target, for programs that read all files of a folder
+    beside = target.with_name(f".{target.name}.{os.getpid()}.new")
+    try:
+        with beside.open("x", encoding="utf-8") as file, redirect_stdout(file):
+            yield
+        beside.replace(target)
+    except OSError as error:
+        raise Failed(Exit.OUTPUT, f"cannot write {path!r}: {error.strerror}") from None
+    finally:
+        with suppress(OSError):
+            beside.unlink()
 
 
 def _write(text: str, *, flush: bool) -> None:
