@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+import lockstead
 from gcs_emulator import GcsServer
 from lockstead.cli.format import FACTS
 from lockstead.cli.main import COMMANDS
@@ -143,9 +145,11 @@ def test_the_job_for_github_says_where_all_of_it_comes_from() -> None:
 
 
 def test_the_pages_say_for_how_long_it_is_kept_who_broke_what() -> None:
-    """Every other store keeps it forever; on these two every key has a ttl."""
+    """On these two every key has a ttl; on the others `prune` removes it, by default at the same age."""
     redis, redlock = KEPT_BY_REDIS_MS // DAY_MS, KEPT_BY_REDLOCK_MS // DAY_MS
-    assert f"for {redis} days on Redis, for {redlock} on Redlock, forever on the others" in PAGE
+    year = inspect.signature(lockstead.Client.prune).parameters["history_older_than"].default
+    assert f"{redis}d" == f"{redlock}d" == year
+    assert f"Redis and Redlock drop them after {redis} days" in PAGE
     assert f"| an audit entry | {redis} days |" in (DOCS / "stores/redis.md").read_text()
     assert f"the history is kept for {redlock} days" in (DOCS / "stores/redlock.md").read_text()
 

@@ -39,6 +39,7 @@ DATED: Final = Traits(
     clock_skew_max=2.0,
     clock_resolution=1.0,
     foreign=True,
+    draws_by_clock=True,
 )
 NONE: Final = Traits("none", "simulated", StoreClock.NONE, TokenSource.NATIVE)
 PROFILES: Final = (SHARED, DATED, NONE)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from lockstead.runtime.interrupt import LeaseLostInterrupt
     from lockstead.semaphore import Semaphore
     from lockstead.term import Term
-    from lockstead.views import AuditEntry, BreakResult, Contender, Leader, LockInfo, Permits
+    from lockstead.views import AuditEntry, BreakResult, Contender, Leader, LockInfo, Permits, PruneResult
 
 __version__ = "0.1.0"
 
@@ -79,6 +79,7 @@ __all__ = [
     "Permits",
     "PreviousLease",
     "PreviousLeaseUnclean",
+    "PruneResult",
     "Semaphore",
     "Sequencer",
     "Settings",
@@ -115,6 +116,7 @@ _WHEN_NAMED = {
     "Lease": "lease",
     "GcsFenceStore": "fencing",
     "Permits": "views",
+    "PruneResult": "views",
     "Semaphore": "semaphore",
     "SqlFenceStore": "fencing",
     "LeaseLostInterrupt": "runtime.interrupt",

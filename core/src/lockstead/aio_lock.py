@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lockstead.runtime.engine import Engine
     from lockstead.runtime.run import Limits
     from lockstead.stores.port import Store
-    from lockstead.views import AuditEntry, BreakResult, Contender, LockInfo
+    from lockstead.views import AuditEntry, BreakResult, Contender, LockInfo, PruneResult
 
 T = TypeVar("T")
 
@@ -129,6 +129,38 @@ class AsyncClient:
                 yield info
             if cursor is None:
                 return
+
+    async def prune(
+        self,
+        older_than: Duration = "7d",
+        *,
+        dry_run: bool = False,
+        forget_unclean: bool = False,
+        history_older_than: Duration = "366d",
+        per_second: float = 50.0,
+        at_most: int = 10_000,
+    ) -> PruneResult:
+        """Remove what nobody else removes: registrations, groups, permits and locks of the dead, old history.
+
+        Each record only if it is over, as a contender judges it, unchanged for `older_than`, and still in that state.
+        On a store that shows no age, call it again with the same client, which then has watched the records. dry_run:
+        remove nothing. A record that tells the next holder of an unclean end is kept; forget_unclean: remove it, too,
+        after an entry in the history. per_second, at_most: removals. StoreUnavailable or OutcomeUnknown if the store
+        does not answer; what was removed before stays removed.
+        """
+        from lockstead import operations, prune_operations
+
+        script = prune_operations.pruned(
+            self._engine,
+            older_than=older_than,
+            history_older_than=history_older_than,
+            dry_run=dry_run,
+            forget_unclean=forget_unclean,
+            per_second=per_second,
+            at_most=at_most,
+        )
+        limits = prune_operations.limits(self._engine)
+        return await _converse(self._engine, operations.PLAIN, script, limits)
 
     async def verify(self, sequencer: Sequencer | str) -> bool:
         """Return whether a sequencer is that of the lease that holds its key now; False if there is none."""

@@ -53,6 +53,12 @@ TURN: Final = "turn"
 """The part of the permit record that waiters acquire in turn; the other permit records of a key are its slots."""
 
 
+SCRATCH_KEY: Final = "lockstead-doctor"
+"""The reserved key of the records that `doctor` writes, all in the space of members; a listing of locks shows none."""
+BENCH_PREFIX: Final = "lockstead-bench"
+"""What the keys of `bench` begin with."""
+
+
 @dataclass(frozen=True, slots=True)
 class Name:
     """The name of a record in a store: a user's key, the kind of record, and a part.

@@ -13,6 +13,7 @@ from lockstead.errors import StoreRefused
 from lockstead.protocol.commands import Snapshot
 from lockstead.protocol.context import ProtocolContext, token_of
 from lockstead.protocol.permits import slot_of
+from lockstead.protocol.pruning import Kept, Leftover, Pruned
 from lockstead.protocol.record import gate_limit, is_gate
 from lockstead.protocol.release import Broken, RecordStatus, status
 from lockstead.reading import DAMAGE, clean, link, on_calendar, whole
@@ -237,6 +238,47 @@ class AuditEntry:
 def slot_in(mode: str) -> int | None:
     """Return the number of a permit from a mode, "permit/3"; None for any other mode."""
     return whole(mode.removeprefix("permit/")) if mode.startswith("permit/") else None
+
+
+@dataclass(frozen=True, slots=True)
+class PruneResult:
+    """The result of `prune`. removed: the number of records that were removed, or would be with dry_run, by kind:
+
+    "registrations" (of dead members and readers), "groups" (of readers), "locks", "permits", "turns",
+    "history", "scratch" (of `doctor` and `bench`), "companions" (counters of tokens on Cloud Storage).
+    kept: the number of those that stay, by reason: "unclean" (the next holder will learn that the last lease was lost
+    or broken), "undecided" (the store shows no age, and this client has not watched the record for long enough),
+    "unreadable", "changed" (meanwhile, or the store did not answer). names: the kind and the name of each removed
+    record, the first 1000. refused: why a kind could not be listed or removed. is_complete: whether all leftovers were
+    looked at; otherwise call it again. again_in: seconds after which the same client can decide more; None if it
+    cannot.
+    """
+
+    removed: Mapping[str, int]
+    kept: Mapping[str, int]
+    names: tuple[tuple[str, str], ...]
+    refused: tuple[str, ...]
+    is_complete: bool
+    again_in: float | None
+    dry_run: bool
+
+
+def pruning(done: Pruned, *, dry_run: bool) -> PruneResult:
+    """Return what was pruned as a PruneResult."""
+    return PruneResult(
+        removed={kind.value: done.removed[kind] for kind in Leftover},
+        kept={why.value: done.kept[why] for why in Kept},
+        names=tuple((kind.value, shown(name)) for kind, name in done.names),
+        refused=tuple(clean(text) for text in done.refused.values()),
+        is_complete=done.is_complete,
+        again_in=done.again_in,
+        dry_run=dry_run,
+    )
+
+
+def shown(name: Name) -> str:
+    """Return the name of a record, for people: its key, and the part of it that is not a lock."""
+    return clean(f"{name.key} {name.part}" if name.part else name.key)
 
 
 def instant(epoch: float | None) -> pendulum.DateTime | None:

@@ -279,7 +279,8 @@ class Traits:
     clock_skew_max: the maximum tolerated error of store_now relative to updated_at. clock_resolution: the resolution of
     store_now. ttl_recommended: a shorter ttl emits a warning. foreign: records of other implementations are respected
     as locks; otherwise a record without our version is refused. pace: the minimum time between two changes of one
-    record; a change that comes sooner may be rejected with an unknown outcome.
+    record; a change that comes sooner may be rejected with an unknown outcome. draws_by_clock: the tokens of a new
+    companion begin at the store's clock in milliseconds, above those of one that was removed.
     """
 
     scheme: str
@@ -291,6 +292,7 @@ class Traits:
     ttl_recommended: float = 1.0
     foreign: bool = False
     pace: float = 0.0
+    draws_by_clock: bool = False
 
 
 FIELDS_BYTES_MAX: Final = 8192

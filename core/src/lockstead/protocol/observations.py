@@ -64,7 +64,7 @@ class ObservationCache:
     Safe to share between threads: a state is identified by incarnation and revision, so any first read of it is valid.
     groups: the group of readers under a key, as it was joined last. signs: the last sign of life of the writer that
     waits for a group of readers, and when it was first seen. last_read: the fields that were decoded last, whether
-    foreign records were allowed, and the decoded record.
+    foreign records were allowed, and the decoded record. most: maximum number of observed records.
     """
 
     looks: dict[Name, Observation] = field(default_factory=dict)
@@ -73,6 +73,7 @@ class ObservationCache:
     groups: dict[Name, LeaseId] = field(default_factory=dict)
     signs: dict[Name, tuple[str, float]] = field(default_factory=dict)
     last_read: tuple[Mapping[str, str], bool, Record] | None = None
+    most: int = OBSERVATIONS_MAX
 
     def observe(self, name: Name, seen: Snapshot, reply: Reply[Any]) -> Observation:
         """Note a read of a record, and return what is known of its state.
@@ -91,7 +92,7 @@ class ObservationCache:
             return Observation(seen.incarnation, seen.revision, received_at, sent_at, received_at)
         else:
             look = Observation(seen.incarnation, seen.revision, received_at, sent_at, received_at, known.sent_at)
-        _enter(self.looks, name, look)
+        _enter(self.looks, name, look, self.most)
         return look
 
     def discard(self, name: Name) -> None:
@@ -146,7 +147,7 @@ class ObservationCache:
         self.is_calibrated = expiry.calibrated(*times, traits.clock_skew_max, traits.clock_resolution)
 
 
-def _enter(entries: dict[K, V], key: K, value: V) -> None:
-    if key not in entries and len(entries) >= OBSERVATIONS_MAX:
+def _enter(entries: dict[K, V], key: K, value: V, most: int = OBSERVATIONS_MAX) -> None:
+    if key not in entries and len(entries) >= most:
         entries.pop(next(iter(entries)), None)
     entries[key] = value

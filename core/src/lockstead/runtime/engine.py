@@ -47,6 +47,9 @@ from lockstead.values import SHARED, Name
 CALLS_MAX: Final = 32
 """Maximum number of concurrent requests of async callers in threads, to a store without an async side."""
 
+PRUNED_MAX: Final = 200_000
+"""Maximum number of records that a client remembers between two calls of `prune`, to see whether they change."""
+
 LEAVE_AGAIN_MAX: Final = 30.0
 """Maximum delay in seconds before a failed removal of a place in a store's queue is retried."""
 
@@ -98,6 +101,7 @@ class Engine:
         self.traits: Traits = store.traits
         self.clock = clock
         self.observations = ObservationCache()
+        self.pruning = ObservationCache(most=PRUNED_MAX)
         self._listener = emit or log
         self._warned: set[str] = set()
         self._reset_state()

@@ -31,11 +31,9 @@ from lockstead.runtime.local_queue import ThreadWaker
 from lockstead.runtime.run import Limits
 from lockstead.settings import Settings
 from lockstead.stores.port import Store
-from lockstead.values import Name
+from lockstead.values import BENCH_PREFIX, Name
 
 A = TypeVar("A")
-
-PREFIX: Final = "lockstead-bench"
 
 CYCLES_UNTIL: Final = 0.4
 RENEWALS_UNTIL: Final = 0.6
@@ -86,7 +84,7 @@ class Bench:
         self, store: Store, prober: Prober, settings: Mapping[str, Any], count: int, began_at: float, limit: float
     ) -> None:
         self._nonce = os.urandom(8).hex()
-        self._owner = f"{PREFIX}/{self._nonce}"
+        self._owner = f"{BENCH_PREFIX}/{self._nonce}"
         self._store = store
         self._prober = prober
         self._settings = {**settings, "owner": self._owner}
@@ -213,7 +211,7 @@ class Bench:
     def _fresh(self) -> str:
         """Return a key that was never used before."""
         self._keys += 1
-        key = f"{PREFIX}-{self._nonce}-{self._keys}"
+        key = f"{BENCH_PREFIX}-{self._nonce}-{self._keys}"
         self._open[key] = None
         return key
 

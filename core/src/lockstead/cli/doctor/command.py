@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from lockstead.cli.doctor import figures
-from lockstead.cli.doctor.prober import KEY, PAUSES, Prober
+from lockstead.cli.doctor.prober import PAUSES, Prober
 from lockstead.cli.doctor.promises import tried
 from lockstead.cli.doctor.report import document, is_usable, line, summary
 from lockstead.cli.exits import Exit
@@ -25,7 +25,7 @@ from lockstead.settings import Settings
 from lockstead.stores import url as urls
 from lockstead.stores.examination import Finding, Guarantee, Severity
 from lockstead.stores.port import Store, StoreUrl, SupportsDiagnostics
-from lockstead.values import Name
+from lockstead.values import SCRATCH_KEY, Name
 
 SAMPLES: Final = 10
 """Number of times each command is timed."""
@@ -169,6 +169,6 @@ def _failed(error: StoreError) -> Finding:
 
 def _left(count: int) -> Finding:
     records = "1 scratch record" if count == 1 else f"{count} scratch records"
-    text = f"{records} may be left, under the reserved name of the member {KEY!r}"
+    text = f"{records} may be left, under the reserved name of the member {SCRATCH_KEY!r}"
     remedy = "run it again in an hour: a run also removes what an older one left"
     return Finding(Severity.WARNING, "scratch", text, remedy)

@@ -16,24 +16,19 @@ from typing import Any, Final, TypeVar
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Command, Create, Extend, List, Read, Remove, Removed, Replace, Snapshot
+from lockstead.protocol.pruning import ABANDONED_AFTER
 from lockstead.runtime.clock import SYSTEM_CLOCK
 from lockstead.runtime.run import unknown
 from lockstead.stores.port import Store
 from lockstead.stores.subscriptions import join
-from lockstead.values import Name, Space
+from lockstead.values import SCRATCH_KEY, Name, Space
 
 A = TypeVar("A")
 T = TypeVar("T")
 
-KEY: Final = "lockstead-doctor"
-"""The reserved key of all scratch records; a listing of locks does not show them."""
-
 PAUSES: Final = (1.1, 2.2)
 """Seconds before a command without a clear reply is repeated; longer than the second that some stores need between
 two changes."""
-
-ABANDONED_AFTER: Final = 3600.0
-"""Seconds after which a scratch record counts as abandoned by a killed command."""
 
 CREW: Final = 8
 """Threads that clean up."""
@@ -87,7 +82,7 @@ class Prober:
 
     def scratch(self, part: str) -> Name:
         """Return a name that no other client uses; `clean` removes a record left under it."""
-        name = Name(KEY, Space.MEMBER, f"{self._nonce}/{part}")
+        name = Name(SCRATCH_KEY, Space.MEMBER, f"{self._nonce}/{part}")
         self._names[name] = None
         return name
 
@@ -104,7 +99,7 @@ class Prober:
 
     def listed(self, part: str) -> tuple[tuple[Name, Snapshot], ...]:
         """Return the records whose scratch part begins with `part`."""
-        return self.clear(List(Space.MEMBER, KEY, f"{self._nonce}/{part}")).entries
+        return self.clear(List(Space.MEMBER, SCRATCH_KEY, f"{self._nonce}/{part}")).entries
 
     # --- requests ------------------------------------------------------------------------------------------------
 
@@ -218,7 +213,7 @@ class Prober:
 
     def _left(self) -> dict[Name, Snapshot] | None:
         """Return the scratch records left, by listing and reading, as a listing may be wrong; None without a reply."""
-        listing = self._quietly(List(Space.MEMBER, KEY, ""))
+        listing = self._quietly(List(Space.MEMBER, SCRATCH_KEY, ""))
         entries = () if isinstance(listing, StoreError) else listing.entries
         if isinstance(listing, StoreError):
             first = self._quietly(Read(next(iter(self._names))))

@@ -36,6 +36,7 @@ TRAITS: Final = Traits(
     clock_resolution=1.0,
     ttl_recommended=20.0,
     foreign=True,
+    draws_by_clock=True,
     pace=1.0,
 )
 

@@ -28,7 +28,7 @@ RIGHTS: Final = (
 )
 """The ACL that a user needs on every master; see docs/access.md."""
 
-FOREVER_MS: Final = 90 * 86_400_000
+FOREVER_MS: Final = 366 * 86_400_000
 """Milliseconds for records that live forever: every key gets a ttl."""
 
 NUMBERS: Final = 2**52
