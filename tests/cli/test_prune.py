@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from lockstead.protocol.commands import Create
@@ -52,17 +50,17 @@ def test_a_dry_run_shows_what_a_run_then_removes(files: Shell) -> None:
 def test_a_lost_lease_is_forgotten_on_demand_only_and_the_history_has_it(files: Shell) -> None:
     left_by_the_dead(files)
     done = files.run("prune", "--older-than", "0", "--forget-unclean", "--json", files.store)
-    said = json.loads(done.out)
+    said = done.said
     assert (said["removed"]["locks"], said["kept"]["unclean"]) == (1, 0)
     assert {"kind": "locks", "name": "apt"} in said["names"]
-    [entry] = [one for one in json.loads(files.run("history", "--json", files.store).out) if one["what"] == "forgotten"]
+    [entry] = [one for one in files.run("history", "--json", files.store).lines if one["what"] == "forgotten"]
     assert (entry["key"], entry["owner"]) == ("apt", "ci")
     assert files.run("inspect", files.url()).out.startswith("apt is free")
 
 
 def test_by_default_a_week_and_a_year_are_kept(files: Shell) -> None:
     left_by_the_dead(files)
-    assert json.loads(files.run("prune", "--json", files.store).out)["removed"] == dict.fromkeys(
+    assert files.run("prune", "--json", files.store).said["removed"] == dict.fromkeys(
         ("registrations", "groups", "locks", "permits", "turns", "history", "scratch", "companions"), 0
     )
 

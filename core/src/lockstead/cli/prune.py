@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from lockstead.cli.exits import Exit, say
+from lockstead.cli.exits import Exit, Failed, say
 from lockstead.cli.options import as_json, opened, store_at, time_option, warn_of_place
 from lockstead.cli.output import out_json
 from lockstead.cli.signals import interruptible
@@ -85,7 +85,9 @@ def prune(
         out_json({**said, "names": shown, "refused": list(last.refused)})
     else:
         _show(removed, names if dry_run else [], last)
-    return Exit.STORE if last.refused else Exit.OK
+    if last.refused:
+        raise Failed(Exit.STORE, f"a part was not pruned: {'; '.join(last.refused)}")
+    return Exit.OK
 
 
 def _rounds(client: Client, asked: dict[str, Any], wait: float) -> Iterator[PruneResult]:
@@ -133,5 +135,3 @@ def _show(removed: dict[str, int], names: list[tuple[str, str]], last: PruneResu
         say(f"kept {kept['unreadable']} unreadable records; 'lockstead list' shows those of locks")
     if kept["changed"]:
         say(f"kept {kept['changed']} records that changed meanwhile, or for which the store did not answer")
-    for why in last.refused:
-        say(why)

@@ -141,6 +141,16 @@ OUTPUTS: Final[Mapping[str, Schema]] = {
     "leader": _object({"key": TEXT, "owner": TEXT_0, "value": TEXT_0, "token": WHOLE_0, "since": INSTANT_0}),
     "list": _object(LOCK),
     "permits": _object({**LOCK, "done": WHETHER}),
+    "prune": _object(
+        {
+            "store": TEXT,
+            "dry_run": WHETHER,
+            "removed": _map(WHOLE),
+            "kept": _map(WHOLE),
+            "names": _array(_object({"kind": TEXT, "name": TEXT_0})),
+            "refused": _array(TEXT),
+        }
+    ),
     "release": _object({"key": TEXT, "holder": TEXT, "released": WHETHER}),
     "renew": _object({"key": TEXT, "holder": TEXT, **_RENEWED}),
     "wait": _object({**LOCK, "waited": SECONDS}),

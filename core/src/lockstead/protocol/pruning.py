@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -32,11 +32,12 @@ from lockstead.protocol.commands import (
     Snapshot,
     ask,
 )
-from lockstead.protocol.context import Judge, ProtocolContext, over_in, seems_over, token_of
+from lockstead.protocol.context import Judge, ProtocolContext, over_in, seems_over
 from lockstead.protocol.permits import slot_of
 from lockstead.protocol.previous_lease import is_written, previous_for_next
-from lockstead.protocol.record import Record, is_gate, number
-from lockstead.reading import instant, whole
+from lockstead.protocol.record import Record, Revocation, is_gate
+from lockstead.protocol.release import Broken, audit_entry
+from lockstead.reading import instant
 from lockstead.values import BENCH_PREFIX, EXCLUSIVE, SCRATCH_KEY, SHARED, TURN, Name, Space
 
 ABANDONED_AFTER: Final = 3600.0
@@ -152,7 +153,6 @@ class _Pruning:
     context: ProtocolContext
     done: Pruned = field(default_factory=Pruned)
     failures: int = 0
-    entries: int = 0
     gate: tuple[str, bool] = ("", False)
 
     def space(self, space: Space) -> Script[None]:
@@ -228,9 +228,7 @@ class _Pruning:
         if self.context.shows_age(look.name, look.seen):
             age = self._age(look)
         else:
-            stamp = whole(look.name.part.partition("-")[0])  # the name begins with milliseconds
             at = instant(look.seen.fields.get("at", ""))
-            at = stamp / 1000 if at is None and stamp is not None else at
             if at is None:
                 return Kept.UNREADABLE
             age = self.request.wall_now - at
@@ -324,31 +322,22 @@ class _Pruning:
             return Leftover.LOCK if look.name.space is Space.LOCK else Leftover.PERMIT
         if self.done.removed.total() >= self.request.removals_max:
             raise _Full
-        self.entries += 1
-        part = f"{int(self.request.wall_now * 1000):014d}-{self.request.salt}{self.entries}"
+        part, entry = self._entry(look)
         name = Name(look.name.key, Space.AUDIT, part)
-        written = yield from ask(Create(name, self._entry(look)))
+        written = yield from ask(Create(name, {"v": "1", **entry}))
         kind = Leftover.LOCK if look.name.space is Space.LOCK else Leftover.PERMIT
         is_gone = yield from self._removed(kind, look)
         if not is_gone and isinstance(written.answer, Snapshot):
             yield from ask(Remove(name, written.answer.incarnation))
         return None
 
-    def _entry(self, look: _Look) -> Mapping[str, str]:
-        record = self.context.decode(look.name, look.seen)
+    def _entry(self, look: _Look) -> tuple[str, dict[str, str]]:
+        record, request = self.context.decode(look.name, look.seen), self.request
         before = previous_for_next(record, "", self.context)
-        token = token_of(record, look.seen, self.context)
-        entry = {
-            "v": "1",
-            "at": number(self.request.wall_now),
-            "by": self.request.by,
-            "reason": f"pruned: no holder will learn that this lease ended {before.ending.value}",
-            "what": "forgotten",
-            "holder": before.holder,
-            "owner": before.owner,
-            "incarnation": look.seen.incarnation,
-        }
-        return entry if token is None else {**entry, "token": str(token)}
+        of = replace(record, holder=before.holder, owner=before.owner)
+        why = Revocation(request.by, f"pruned: the next holder is not told that it ended {before.ending.value}")
+        mode = f"permit/{look.name.part}" if look.name.is_slot else EXCLUSIVE
+        return audit_entry(Broken(of, look.seen, False, True, 0.0), why, request.wall_now, mode, "forgotten")
 
 
 _Rule = Callable[[_Pruning, _Look], Script[Any]]

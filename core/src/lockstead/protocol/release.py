@@ -487,13 +487,15 @@ def audit(name: Name, part: str, entry: dict[str, str]) -> Script[bool]:
     return isinstance(reply.answer, Snapshot)
 
 
-def audit_entry(broken: Broken, revoked: Revocation, wall_now: float, mode: str) -> tuple[str, dict[str, str]]:
+def audit_entry(
+    broken: Broken, revoked: Revocation, wall_now: float, mode: str, what: str = ""
+) -> tuple[str, dict[str, str]]:
     """Return the name and the fields of the audit entry of a break: who, when, why, whose lock, which token.
 
     The name is the same for everybody who writes the entry of this break, so that only one of them does. mode: of the
-    lease, as in `LockInfo`.
+    lease, as in `LockInfo`. what: was done, if it was no break.
     """
-    what = "removed" if broken.removed else "revoked"
+    what = what or ("removed" if broken.removed else "revoked")
     entry = {
         "at": number(wall_now),
         "by": shortened(revoked.by, BY_BYTES_MAX),
