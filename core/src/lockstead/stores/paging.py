@@ -1,4 +1,4 @@
-"""Cursors of listings that are ordered by name: a cursor is the last name of its page. Must not know a store."""
+"""Cursors of listings: JSON that names the listing and where its next page begins. Must not know a store."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Final
 
 from lockstead.errors import StoreRefused
 from lockstead.protocol.commands import List
-from lockstead.values import Name
 
 CURSOR_CHARACTERS_MAX: Final = 16_384
-"""Maximum length of a cursor; the longest name, escaped, is shorter."""
+"""Maximum length of a cursor; the longest names, escaped, are shorter."""
 
 
 def refused_cursor() -> StoreRefused:
@@ -18,25 +17,41 @@ def refused_cursor() -> StoreRefused:
     return StoreRefused("the cursor of this listing is not one of this store, or out of date; begin the listing again")
 
 
-def cursor_at(name: Name) -> str:
-    """Return the cursor of the page after this name."""
-    return json.dumps([name.space.value, name.key, name.part])
+def cursor(command: List, *place: str) -> str:
+    """Return the cursor of the page after a place: the last name of the page, or what else the store needs."""
+    return json.dumps([*_listing(command), *place])
 
 
-def last_name(command: List) -> Name | None:
-    """Return the last name of the page before; None for the first page. StoreRefused if it is not of this listing.
+def place(command: List, length: int) -> tuple[str, ...] | None:
+    """Return the place that the cursor of a command has, of so many texts; None for the first page.
 
-    A name that is no UTF-8 has its bytes as "surrogateescape" decodes them.
+    Raises StoreRefused if it is not a cursor of the same listing. A text may contain anything, even surrogates.
     """
     if command.cursor is None:
         return None
     try:
-        if len(command.cursor) > CURSOR_CHARACTERS_MAX:
-            raise refused_cursor()
-        match json.loads(command.cursor):
-            case [command.space.value, str(key), str(part)] if command.shows(name := Name(key, command.space, part)):
-                (key + part).encode(errors="surrogateescape")
-                return name
+        found = json.loads(command.cursor) if len(command.cursor) <= CURSOR_CHARACTERS_MAX else None
     except (ValueError, RecursionError) as error:
         raise refused_cursor() from error
-    raise refused_cursor()
+    listing = _listing(command)
+    if not isinstance(found, list) or len(found) != len(listing) + length or found[: len(listing)] != listing:
+        raise refused_cursor()
+    texts = tuple(text for text in found[len(listing) :] if isinstance(text, str))
+    if len(texts) != length:
+        raise refused_cursor()
+    return texts
+
+
+def text_place(command: List, length: int) -> tuple[str, ...] | None:
+    """Return the same, of texts that every store can take: valid Unicode without NUL."""
+    texts = place(command, length)
+    try:
+        if b"\0" in "".join(texts or ()).encode():
+            raise refused_cursor()
+    except UnicodeEncodeError as error:
+        raise refused_cursor() from error
+    return texts
+
+
+def _listing(command: List) -> list[str | None]:
+    return [command.space.value, command.key, command.part_prefix]

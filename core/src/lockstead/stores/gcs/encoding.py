@@ -34,6 +34,7 @@ from lockstead.protocol.commands import (
     Snapshot,
 )
 from lockstead.script import Script
+from lockstead.stores import paging
 from lockstead.stores.kept import bounded, to_json
 from lockstead.values import Name, Space
 
@@ -49,6 +50,12 @@ PREFIX_BYTES_MAX: Final = 200
 
 ESCAPED_BYTES_MAX: Final = 600
 """A key with a longer escaped form is written in base64, which takes at most 684 bytes for a key of 512."""
+
+PAGE_MAX: Final = 1000
+"""Objects in one response to a listing; Cloud Storage returns no more."""
+
+TOKEN_CHARACTERS_MAX: Final = 4096
+"""Maximum length of a page token, which contains an object's name."""
 
 _LONG: Final = "="
 """Prefix of a key in base64; no escaped key begins with it."""
@@ -155,19 +162,22 @@ class Request:
 def exchange(command: Command[Any], place: BucketPath) -> Script[Request, Answer, Any]:
     """Yield the requests of a command, and return its result.
 
-    A listing has one request for each page, other commands have one. Raises OutcomeUnknown or StoreRefused.
+    A listing that is not in pages has one request for each of the server's, other commands have one. Raises
+    OutcomeUnknown or StoreRefused.
     """
     if not isinstance(command, List):
         response = yield request_for(command, place)
         return answer_to(command, response, place)
     entries: list[tuple[Name, Snapshot]] = []
-    page: str | None = None
+    token = (paging.text_place(command, 1) or (None,))[0]
     while True:
-        response = yield _list(place, command, page)
-        more, page = page_of(command, response, place)
+        response = yield _list(place, command, token)
+        if response.status == 400 and command.cursor is not None:
+            raise paging.refused_cursor()
+        more, token = page_of(command, response, place)
         entries += more
-        if page is None:
-            return Listing(tuple(entries))
+        if token is None or command.page is not None:
+            return Listing(tuple(entries), None if token is None else paging.cursor(command, token))
 
 
 def request_for(command: Command[Any], place: BucketPath) -> Request:
@@ -224,7 +234,7 @@ def _insert(place: BucketPath, command: Create | Replace, expected: Mapping[str,
     )
 
 
-def _list(place: BucketPath, command: List, page: str | None) -> Request:
+def _list(place: BucketPath, command: List, token: str | None) -> Request:
     prefix = place.folder(command.space)
     params = {"prettyPrint": "false"}
     if command.key is not None:
@@ -234,8 +244,10 @@ def _list(place: BucketPath, command: List, page: str | None) -> Request:
     elif command.space is Space.LOCK:
         params["delimiter"] = "/"  # below are other stores and the reserved names
     params["prefix"] = prefix
-    if page is not None:
-        params["pageToken"] = page
+    if command.page is not None:
+        params["maxResults"] = str(min(command.page, PAGE_MAX))
+    if token is not None:
+        params["pageToken"] = token
     return Request("List", "GET", f"{_objects(place)}?{urlencode(params)}")
 
 
@@ -268,7 +280,10 @@ def page_of(command: List, response: Answer, place: BucketPath) -> tuple[list[tu
         name = place.name_of(str(item.get("name", "")), command.space)
         if name is not None and command.shows(name):
             entries.append((name, _snapshot(item, now, command)))
-    return entries, body.get("nextPageToken")
+    token = body.get("nextPageToken")
+    if token is not None and not (isinstance(token, str) and 0 < len(token) <= TOKEN_CHARACTERS_MAX):
+        raise OutcomeUnknown("the answer to List names no next page; is this Cloud Storage?")
+    return entries, token
 
 
 def _snapshot(resource: Mapping[str, Any], now: float | None, command: Command[Any]) -> Snapshot:

@@ -47,9 +47,9 @@ def changed(rows: Sequence[Row]) -> Snapshot | Conflict | Absent | None:
     return Conflict() if rows[0][0] is None else snapshot(rows[0])
 
 
-def listing(space: Space, rows: Sequence[Row]) -> Listing:
+def listing(space: Space, rows: Sequence[Row], next_cursor: str | None) -> Listing:
     """Return the result of a List."""
-    return Listing(tuple((Name(str(row[0]), space, str(row[1])), snapshot(row[2:])) for row in rows))
+    return Listing(tuple((Name(str(row[0]), space, str(row[1])), snapshot(row[2:])) for row in rows), next_cursor)
 
 
 def snapshot(row: Row, fields: Mapping[str, str] | None = None) -> Snapshot:

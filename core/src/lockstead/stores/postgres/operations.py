@@ -17,6 +17,7 @@ from lockstead.protocol.commands import (
     Create,
     Extend,
     List,
+    Listing,
     Read,
     Remove,
     Removed,
@@ -24,6 +25,7 @@ from lockstead.protocol.commands import (
     Snapshot,
 )
 from lockstead.script import Script
+from lockstead.stores.paging import cursor, text_place
 from lockstead.stores.postgres.encoding import At, at, changed, encoded, listing, named, seconds, shown, snapshot
 from lockstead.stores.postgres.libpq import Row
 from lockstead.stores.postgres.statements import Statements, bucket, topic
@@ -72,8 +74,7 @@ class Operations:
             case Read():
                 return shown((yield self._statements.read, at(command.name)))
             case List():
-                under = (command.space.value, command.key, command.part_prefix)
-                return listing(command.space, (yield self._statements.list, under))
+                return (yield from self._list(command))
             case _:
                 raise TypeError(f"not a command for a store: {type(command).__name__}")
 
@@ -94,6 +95,16 @@ class Operations:
     def read_many(self, commands: Sequence[Read]) -> Operation[list[Any]]:
         """Read many records by one statement."""
         return _each(self._statements.read_many, [named(command.name) for command in commands], shown)
+
+    def _list(self, command: List) -> Operation[Listing]:
+        last = text_place(command, 2) or ("", "")
+        under = (command.space.value, command.part_prefix, *last, None if command.page is None else str(command.page))
+        if command.key is None:
+            rows = yield self._statements.list, under
+        else:
+            rows = yield self._statements.list_key, (*under, command.key)
+        next_cursor = cursor(command, str(rows[-1][0]), str(rows[-1][1])) if len(rows) == command.page else None
+        return listing(command.space, rows, next_cursor)
 
     def _create(self, command: Create) -> Operation[Snapshot | Conflict]:
         self._on_acquire(topic(command.name))

@@ -94,6 +94,7 @@ class Statements:
     extend: bytes
     remove: bytes
     list: bytes
+    list_key: bytes
     extend_many: bytes
     read_many: bytes
     state: bytes
@@ -150,9 +151,8 @@ def statements(schema: str) -> Statements:
             f"revision = least(r.revision, {COUNTER_MAX}) + 1, fields = NULL",
             f"{_NOW}, {ring('$6::int')}",
         ),
-        "list": f"SELECT key, part, {_SHOWN} FROM {record} AS r WHERE space = $1::text AND fields IS NOT NULL "
-        "AND ($2::text IS NULL OR key = $2::text) "
-        "AND pg_catalog.left(part, pg_catalog.length($3::text)) = $3::text",
+        "list": _list(record, ""),
+        "list_key": _list(record, "AND key = $6::text "),
         "extend_many": _extend_many(record, _ring(schema, "w.space", "w.key", "w.part", "w.bucket")),
         "read_many": f"SELECT g.n, {_SHOWN} FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS g(n int, space text, "
         f"key text, part text) JOIN {record} AS r USING (space, key, part) WHERE fields IS NOT NULL",
@@ -204,6 +204,15 @@ def _change(record: str, at: str, change: str, shown: str) -> str:
         f"UPDATE {record} AS r SET {change}, {_STAMPED} "
         f"WHERE {at} AND r.fields IS NOT NULL AND ($4::text IS NULL OR r.granted::text = $4::text) "
         f"AND ($5::text IS NULL OR r.revision::text = $5::text) RETURNING {shown}"
+    )
+
+
+def _list(record: str, of_key: str) -> str:
+    # in the order of the primary key; the name ($3, $4) is the last one of the page before, and the limit may be null
+    return (
+        f"SELECT key, part, {_SHOWN} FROM {record} AS r WHERE space = $1::text AND fields IS NOT NULL {of_key}"
+        "AND pg_catalog.left(part, pg_catalog.length($2::text)) = $2::text AND (key, part) > ($3::text, $4::text) "
+        "ORDER BY key, part LIMIT $5::bigint"
     )
 
 

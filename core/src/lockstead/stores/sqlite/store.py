@@ -43,7 +43,7 @@ from lockstead.stores.kept import (
     to_json,
     unreadable,
 )
-from lockstead.stores.paging import cursor_at, last_name
+from lockstead.stores.paging import cursor, place, refused_cursor
 from lockstead.stores.port import StoreBase
 from lockstead.stores.sqlite.changes import Changes
 from lockstead.stores.sqlite.file import is_unreadable
@@ -76,11 +76,14 @@ _DELETE: Final = (
 )
 _UPDATE: Final = f"UPDATE record SET granted = ?, revision = ?, updated = ?, boot = ?, namespace = ?, fields = ? {_AT}"  # noqa: S608
 _LIST: Final = (
-    f"SELECT key, part, {_COLUMNS} FROM record WHERE space = :space AND (:key IS NULL OR key = :key) "  # noqa: S608
+    f"SELECT key, part, {_COLUMNS} FROM record WHERE space = :space "  # noqa: S608
     "AND substr(part, 1, length(:part)) = :part AND typeof(key) = 'text' AND typeof(part) = 'text' "
     "AND (key, part) > (CAST(:last_key AS TEXT), CAST(:last_part AS TEXT)) "
     "ORDER BY key, part LIMIT :page"
 )
+
+_OF_KEY: Final = "key = :key AND "
+"""Added to a listing of one key, after its WHERE."""
 
 _MEASURED: Final = _SELECT.replace("fields FROM", "NULL FROM")
 _LISTED: Final = _LIST.replace(f"key, part, {_COLUMNS}", "CAST(key AS BLOB), CAST(part AS BLOB)")
@@ -162,22 +165,25 @@ class SqliteStore(StoreBase):
         return Absent(self._now()) if row is None else self._shown(row)
 
     def _list(self, connection: sqlite3.Connection, command: List) -> Listing:
-        space, last = command.space, last_name(command) or Name("", command.space)
+        space, (last_key, last_part) = command.space, place(command, 2) or ("", "")
         wanted: dict[str, object] = {"space": space.value, "key": command.key, "part": command.part_prefix}
-        wanted |= {"last_key": _encoded(last.key), "last_part": _encoded(last.part)}
+        try:
+            wanted |= {"last_key": _encoded(last_key), "last_part": _encoded(last_part)}
+        except UnicodeEncodeError as error:
+            raise refused_cursor() from error
         wanted["page"] = -1 if command.page is None else command.page
         try:
-            rows = [(key, part, _Row(*row)) for key, part, *row in connection.execute(_LIST, wanted)]
+            rows = [(key, part, _Row(*row)) for key, part, *row in connection.execute(_of(_LIST, command), wanted)]
             names = [(key, part) for key, part, _ in rows]
         except sqlite3.Error as error:
             if not is_unreadable(error):
                 raise
-            names = [(_decoded(key), _decoded(part)) for key, part in connection.execute(_LISTED, wanted)]
+            names = [(_decoded(key), _decoded(part)) for key, part in connection.execute(_of(_LISTED, command), wanted)]
             rows = list(_each(connection, space.value, names))
         entries = tuple((Name(key, space, part), self._shown(row)) for key, part, row in rows)
         if len(names) != command.page:
             return Listing(entries)
-        return Listing(entries, cursor_at(Name(names[-1][0], space, names[-1][1])))
+        return Listing(entries, cursor(command, *names[-1]))
 
     def _shown(self, row: _Row) -> Snapshot:
         fields = _fields(row)
@@ -294,6 +300,11 @@ class SqliteStore(StoreBase):
         """Close all idle connections now, and those in use as soon as they are given back."""
         self._changes.close()
         self._pool.close()
+
+
+def _of(listing: str, command: List) -> str:
+    """Return the statement of a listing, of one key if it has one."""
+    return listing if command.key is None else listing.replace("WHERE ", f"WHERE {_OF_KEY}", 1)
 
 
 def _at(name: Name) -> _At:
