@@ -18,8 +18,9 @@ from typing import Any, Final, Self
 from urllib.parse import quote, unquote
 
 from lockstead.frozen import frozen
-from lockstead.protocol.commands import Snapshot
+from lockstead.protocol.commands import List, Snapshot
 from lockstead.reading import RECORD_BYTES_MAX, TOO_LARGE, instant
+from lockstead.stores import paging
 from lockstead.stores.kept import NO_HEAD, NO_MAP, bounded, unreadable
 from lockstead.stores.port import Standing
 from lockstead.values import Name, Space
@@ -118,6 +119,36 @@ def end_of(below: str) -> str:
 def b64(text: str) -> str:
     """Return a key or a value as JSON has it."""
     return b2a_base64(text.encode(), newline=False).decode()
+
+
+def first_key(command: List, start: str, stop: str) -> str:
+    """Return the key, as JSON has it, with which the page of a listing begins. StoreRefused for a cursor of no page."""
+    place = paging.text_place(command, 1)
+    if place is None:
+        return b64(start)
+    try:
+        key = b64decode(place[0], validate=True)
+    except ValueError as error:
+        raise paging.refused_cursor() from error
+    if not start.encode() <= key < stop.encode():
+        raise paging.refused_cursor()
+    return place[0]
+
+
+def page_of(body: Json) -> tuple[list[Json], str]:
+    """Return the keys of a page, and the first key of the next page as JSON has it; "" after the last one.
+
+    All keys of a name are in one page: a record that is replaced takes another of them, and a foreign key beside a
+    record must not be taken for it. So those of the last name are left for the next page, unless there are no others.
+    """
+    found: list[Json] = body.get("kvs", [])
+    if not body.get("more") or not found:
+        return found, ""
+    last = b64decode(found[-1]["key"])
+    base = last[: last.rfind(b":") + 1]
+    whole = [item for item in found if not b64decode(item["key"]).startswith(base)]
+    following = base if whole else last + b"\0"
+    return whole or found, b2a_base64(following, newline=False).decode()
 
 
 def text(encoded: str) -> str:

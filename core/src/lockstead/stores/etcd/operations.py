@@ -25,6 +25,7 @@ from lockstead.protocol.commands import (
     Replace,
     Snapshot,
 )
+from lockstead.stores import paging
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.etcd import encoding
 from lockstead.stores.etcd.encoding import NO_LEASE, Json, Kv, Root
@@ -79,24 +80,28 @@ class Operations:
         return Absent() if kv is None else kv.snapshot()
 
     def _list(self, command: List) -> Operation[Listing]:
-        """Read all pages of a listing, as of the revision of the first one."""
+        """Read one page, or all as of the revision of the first one."""
         start, stop = self.root.span(command.space, command.key, command.part_prefix)
+        first = encoding.first_key(command, start, stop)
         entries: dict[Name, Kv] = {}
         # of a whole space, keys are read first, so that the values of foreign keys are not read
-        more: Json = {"limit": str(encoding.PAGE), "keys_only": command.key is None}
+        limit = encoding.PAGE if command.page is None else command.page
+        more: Json = {"limit": str(limit + 1), "keys_only": command.key is None}
         while True:
-            body = yield from ask(encoding.range_of("List", encoding.between(start, stop), **more))
-            found = body.get("kvs", [])
-            more.setdefault("revision", body["header"]["revision"])
-            for item in (yield from _with_values(found, more["revision"])) if command.key is None else found:
+            keys = {"key": first, "range_end": encoding.b64(stop)}
+            body = yield from ask(encoding.range_of("List", keys, **more))
+            revision = body["header"]["revision"]
+            found, first = encoding.page_of(body)
+            for item in (yield from _with_values(found, revision)) if command.key is None else found:
                 name = self.root.name_of(encoding.text(item["key"]), command.space)
                 if name is not None and name.part.startswith(command.part_prefix):
                     kv = encoding.kv_of(item)
                     if name not in entries or not is_damaged(kv.fields):
                         entries[name] = kv
-            if not body.get("more"):
-                return Listing(tuple((name, kv.snapshot()) for name, kv in entries.items()))
-            start = encoding.text(found[-1]["key"]) + "\0"
+            if not first or command.page is not None:
+                shown = tuple((name, kv.snapshot()) for name, kv in entries.items())
+                return Listing(shown, paging.cursor(command, first) if first else None)
+            more.setdefault("revision", revision)
 
     def _create(self, command: Create) -> Operation[Snapshot | Conflict]:
         base = encoding.below(self.root.base(command.name) + ":")

@@ -11,6 +11,7 @@ Must not know sessions, limits or what the fields of a record mean.
 
 from __future__ import annotations
 
+import heapq
 from typing import TYPE_CHECKING, Any, Final
 
 from kazoo import exceptions as kz
@@ -31,6 +32,7 @@ from lockstead.protocol.commands import (
     Snapshot,
 )
 from lockstead.script import Script
+from lockstead.stores import paging
 from lockstead.stores.kept import DAMAGED, NO_MAP, is_expected, unreadable
 from lockstead.stores.zookeeper.answers import refused_at
 from lockstead.stores.zookeeper.encoding import Tree, decode_name, decode_record, encode_name, encode_record, is_mark
@@ -86,6 +88,8 @@ class Operations:
             one = yield from self._read(only)
             return Listing(((only, one),) if isinstance(one, Snapshot) and not command.part_prefix else ())
         nodes = yield from self._nodes(root, command)
+        if command.page is not None:
+            nodes = heapq.nsmallest(command.page, nodes, _order)
         decoded = (decode_name(space, node) for node in nodes)
         names = [name for name in decoded if name is not None and command.shows(name)]
         entries: list[tuple[Name, Snapshot]] = []
@@ -97,23 +101,34 @@ class Operations:
                 for name, got in zip(some, answers, strict=True)
                 if not isinstance(got, kz.NoNodeError)
             ]
-        return Listing(tuple(entries))
+        return Listing(tuple(entries), paging.cursor(command, nodes[-1]) if len(nodes) == command.page else None)
 
     def _nodes(self, root: str, command: List) -> Script[Request, Answers, list[str]]:
-        """Return the nodes below that of a space; of permits, those below the nodes of one key or of all keys."""
+        """Return the nodes below that of a space after the page before, at least as many as a page has.
+
+        The names of all nodes come in one answer: ZooKeeper cannot send a part of them. Of permits, those are the nodes
+        of keys; below each are the slots.
+        """
+        after = _order((paging.text_place(command, 1) or ("",))[0])
         if command.space is Space.PERMIT and command.key is not None:
             nodes = [encode_name(Name(command.key))]
         else:
             found = (yield ask("get_children", root, syncs=root))[0]
             nodes = [] if isinstance(found, kz.NoNodeError) else found
         if command.space is not Space.PERMIT:
-            return nodes
+            of_key = nodes if command.key is None else [node for node in nodes if _is_of(command, node)]
+            return [node for node in of_key if _order(node) > after]
         records: list[str] = []
-        for first in range(0, len(nodes), LISTED_AT_ONCE):
-            keys = nodes[first : first + LISTED_AT_ONCE]
-            found = yield ask("get_children", *(f"{root}/{key}" for key in keys), syncs=root)
-            for key, parts in zip(keys, found, strict=True):
-                records += [] if isinstance(parts, kz.NoNodeError) else [f"{key}/{part}" for part in parts]
+        keys = sorted(key for key in nodes if key >= after[0])
+        at_once = min(LISTED_AT_ONCE, command.page or LISTED_AT_ONCE)
+        for first in range(0, len(keys), at_once):
+            some = keys[first : first + at_once]
+            below = yield ask("get_children", *(f"{root}/{key}" for key in some), syncs=root)
+            for key, parts in zip(some, below, strict=True):
+                slots = [] if isinstance(parts, kz.NoNodeError) else [f"{key}/{part}" for part in parts]
+                records += [slot for slot in slots if _order(slot) > after]
+            if command.page is not None and len(records) >= command.page:
+                break
         return records
 
     # --- writing -------------------------------------------------------------------------------------------------
@@ -171,6 +186,16 @@ class Operations:
         notices = self._tree.notices(command.name)
         removing = transaction([*deletes, ("delete", path, got[1].version), *notices])
         return Removed() if refused_at((yield removing)[0]) is None else Conflict()
+
+
+def _order(node: str) -> tuple[str, str, str]:
+    """Return what the nodes of a listing are sorted by."""
+    return node.partition("/")
+
+
+def _is_of(command: List, node: str) -> bool:
+    name = decode_name(command.space, node)
+    return name is not None and command.shows(name)
 
 
 def _shown(data: bytes | None, stat: Any) -> Snapshot:
