@@ -6,13 +6,17 @@ Must not know what the fields of a record mean.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from lockstead.errors import StoreError
 from lockstead.protocol.commands import Absent, List, Listing, Read, Snapshot
+from lockstead.reading import whole
+from lockstead.stores import paging
 from lockstead.stores.bounds import LISTING_MAX
 from lockstead.stores.kept import unreadable
+from lockstead.stores.redis.access import Address
 from lockstead.stores.redis.encoding import Keys, answer, glance, measured
 from lockstead.stores.redis.errors import refusal
 from lockstead.stores.redis.resp import ServerError, Words
@@ -22,6 +26,10 @@ from lockstead.stores.servers import endpoint
 from lockstead.values import Name, Space
 
 SCAN_COUNT: Final = b"1000"
+SCANS_MAX: Final = 100
+"""Scans of one page: a database may have few records among many keys of others."""
+
+_RUN: Final = re.compile(r"[0-9a-f]{0,64}")
 PAGE: Final = 1000
 """Records that are asked for at once."""
 
@@ -37,8 +45,9 @@ NOT_READ: Final = f"it is one of the largest records of a listing of more than {
 
 def listed(command: List, keys: Keys, route: Route) -> Asking[Listing]:
     """Find the names, then read the records: the small ones first, so that large ones leave room for them."""
+    next_cursor = None
     if command.key is None:
-        names = yield from _scanned(command.space, keys, route)
+        names, next_cursor = yield from _scanned(command, keys, route)
     else:
         names = yield from _indexed(command.space, command.key, keys, route)
     wanted = [name for name in names if name.part.startswith(command.part_prefix)]
@@ -59,7 +68,7 @@ def listed(command: List, keys: Keys, route: Route) -> Asking[Listing]:
     for page in _pages(fits):
         asked = [glance(name, large[name], keys) for name in page]
         _sort(page, (yield from call_many(asked, route)), found, {})
-    return Listing(tuple((name, found[name]) for name in wanted if name in found))
+    return Listing(tuple((name, found[name]) for name in wanted if name in found), next_cursor)
 
 
 def _pages(names: list[Name]) -> Iterator[list[Name]]:
@@ -108,23 +117,49 @@ def _plain(key: bytes, words: Words, route: Route) -> Asking[Any]:
     raise refusal(reply, endpoint(address))
 
 
-def _scanned(space: Space, keys: Keys, route: Route) -> Asking[list[Name]]:
-    """Scan all keys of all masters; a record that exists throughout is found."""
+def _scanned(command: List, keys: Keys, route: Route) -> Asking[tuple[list[Name], str | None]]:
+    """Scan all keys of all masters; a record that exists throughout is found. A cursor is returned once a page is full.
+
+    A scan means nothing to another server, to the same one after a restart, or after slots have moved.
+    """
+    space, page = command.space, command.page
+    masters, layout = yield from route.layout()
     found: dict[Name, None] = {}
     pattern, longest = keys.pattern(space), b"%d" % keys.longest(space)
-    for address in (yield from route.masters()):
-        cursor = b"0"
-        while True:
-            # by a script, for a name that is none of ours can be as long as a record
-            words = (b"EVAL", SCAN.text, b"0", cursor, pattern, SCAN_COUNT, longest)
-            reply = (yield Ask(address, (words,)))[0]
-            if isinstance(reply, ServerError):
-                raise refusal(reply, endpoint(address))
-            cursor, found_keys = reply
-            for key in found_keys:
-                name = keys.name(key)
-                if name is not None and name.space is space:
-                    found[name] = None
-            if cursor == b"0":
-                break
-    return list(found)
+    number, cursor, run = _begin(command, masters, layout)
+    scans = 0
+    while number < len(masters):
+        address = masters[number]
+        if page is not None and (len(found) >= page or scans == SCANS_MAX):
+            return list(found), paging.cursor(command, endpoint(address), cursor.decode(), run.decode(), layout)
+        count = SCAN_COUNT if page is None else b"%d" % (page - len(found))
+        # by a script, for a name that is none of ours can be as long as a record
+        words = (b"EVAL", SCAN.text, b"0", cursor, pattern, count, longest, run)
+        reply = (yield Ask(address, (words,)))[0]
+        if isinstance(reply, ServerError):
+            raise refusal(reply, endpoint(address))
+        cursor, found_keys, run = reply
+        scans += 1
+        if not cursor:
+            raise paging.refused_cursor()
+        for key in found_keys:
+            name = keys.name(key)
+            if name is not None and name.space is space:
+                found[name] = None
+        if cursor == b"0":
+            number, run = number + 1, b""
+    if page is not None and (yield from route.layout())[1] != layout:
+        raise paging.refused_cursor()
+    return list(found), None
+
+
+def _begin(command: List, masters: Sequence[Address], layout: str) -> tuple[int, bytes, bytes]:
+    """Return the number of the master with which a page begins, the cursor of its scan, and its run."""
+    place = paging.text_place(command, 4)
+    if place is None:
+        return 0, b"0", b""
+    where, cursor, run, seen = place
+    addresses = [endpoint(address) for address in masters]
+    if where not in addresses or whole(cursor) is None or not _RUN.fullmatch(run) or seen != layout:
+        raise paging.refused_cursor()
+    return addresses.index(where), cursor.encode(), run.encode()

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import groupby
 from typing import Any, Final, TypeAlias, TypeVar
+from zlib import crc32
 
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.frozen import frozen
@@ -68,6 +70,10 @@ class Route:
     def masters(self) -> Asking[tuple[Address, ...]]:
         """Return every server on which there are records."""
         return ((yield from self.find(b"")),)
+
+    def layout(self) -> Asking[tuple[tuple[Address, ...], str]]:
+        """Return these servers in order, and a text that changes when one gets keys of another."""
+        return (yield from self.masters()), ""
 
     def failed(self, address: Address) -> None:
         """Note that a server was not to be reached, or is not the one to ask."""
@@ -179,6 +185,14 @@ class ByCluster(Route):
         """Return every master that has slots, as they are now."""
         yield from self._refreshed()
         return tuple(dict.fromkeys(self._slots.values()))
+
+    def layout(self) -> Asking[tuple[tuple[Address, ...], str]]:
+        """Return every master that has slots, and a digest of who has which."""
+        masters = yield from self.masters()
+        ranges = [
+            (owner, len(list(slots))) for owner, slots in groupby(self._slots[slot] for slot in sorted(self._slots))
+        ]
+        return tuple(sorted(masters)), f"{crc32(repr(ranges).encode()):x}"
 
     def failed(self, address: Address) -> None:  # noqa: ARG002 - as every route
         """Ask for the slots the next time."""
