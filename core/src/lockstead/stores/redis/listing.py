@@ -49,6 +49,8 @@ def listed(command: List, keys: Keys, route: Route) -> Asking[Listing]:
     if command.key is None:
         names, next_cursor = yield from _scanned(command, keys, route)
     else:
+        if command.cursor is not None:
+            raise paging.refused_cursor()  # the records of one key are all in one page
         names = yield from _indexed(command.space, command.key, keys, route)
     wanted = [name for name in names if name.part.startswith(command.part_prefix)]
     found: dict[Name, Snapshot] = {}

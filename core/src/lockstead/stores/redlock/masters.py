@@ -19,7 +19,7 @@ from lockstead.stores.redis.access import Access
 from lockstead.stores.redis.errors import code_of, refusal
 from lockstead.stores.redis.resp import ServerError, encoded
 from lockstead.stores.redlock.connection import STALE_LIMITS, STALE_MIN, Master, MasterConnection, OnAnswer
-from lockstead.stores.redlock.scripts import RIGHTS, SCRIPT, Seen
+from lockstead.stores.redlock.scripts import RIGHTS, SCRIPT, Part, Seen
 from lockstead.stores.redlock.votes import Question, quorum_of
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ class Exchange:
             return
         if question.clears:
             self._group.masters[place].pending_removals.pop(question.clears, None)
-        if isinstance(one, dict):
+        if isinstance(one, Part):
             question.listings[place] = one
             return
         if one.incarnation is not None and self._group.masters[place].has_pending_removal(one.incarnation):

@@ -158,9 +158,11 @@ elseif op == 'copy' then
   end
   return {1, {}}
 elseif op == 'list' then
-  local found = {}
-  for k = 2, #ARGV, 2 do
-    for _, name in ipairs(call('ZRANGEBYLEX', index, ARGV[k], ARGV[k + 1])) do
+  local found, last = {}, ''
+  for k = 3, #ARGV, 2 do
+    local names = call('ZRANGEBYLEX', index, ARGV[k], ARGV[k + 1], 'LIMIT', 0, ARGV[2])
+    if #names == tonumber(ARGV[2]) then last = names[#names] end
+    for _, name in ipairs(names) do
       local key = rec .. name
       if call('EXISTS', key) == 0 then
         redis.pcall('ZREM', index, name)  -- who may only look may not
@@ -172,7 +174,7 @@ elseif op == 'list' then
       end
     end
   end
-  return found
+  return {found, last}
 end
 return redis.error_reply('ERR unknown word of lockstead: ' .. op)
 """
@@ -231,18 +233,28 @@ def seen(answer: Any) -> Seen:
             raise ValueError("not an answer of the script")
 
 
-def listed(answer: Any) -> dict[bytes, Seen]:
-    """Decode a listing: the record under each name; ValueError if it is invalid."""
-    if not isinstance(answer, list):
-        raise ValueError("not a listing of the script")  # noqa: TRY004 - it is the answer that is wrong
-    found: dict[bytes, Seen] = {}
-    for entry in answer:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One master's answer to a listing: the record under each name. last: where its page ends, None for the last."""
+
+    found: Mapping[bytes, Seen]
+    last: bytes | None
+
+
+def listed(answer: Any) -> Part:
+    """Decode the script's answer to a listing; ValueError if it is invalid."""
+    match answer:
+        case [[*entries], bytes() as last]:
+            found: dict[bytes, Seen] = {}
+        case _:
+            raise ValueError("not a listing of the script")
+    for entry in entries:
         match entry:
             case [bytes() as name, [*flat]]:
                 found[name] = _seen(True, flat)
             case _:
                 raise ValueError("not a listing of the script")
-    return found
+    return Part(found, last or None)
 
 
 def _seen(is_done: bool, flat: list[Any]) -> Seen:
@@ -296,10 +308,10 @@ def outer_name(space: Space, inner: bytes) -> Name | None:
     return Name(key.replace("%3A", ":").replace("%25", "%"), space, part)
 
 
-def ranges(key: str | None, part_prefix: str) -> list[str | bytes]:
-    """Return pairs of bounds in an index for the names of a key, below a part."""
+def ranges(key: str | None, part_prefix: str, after: bytes | None) -> list[str | bytes]:
+    """Return pairs of bounds in an index: for the names after one, or for those of a key, below a part."""
     if key is None:
-        return ["-", "+"]
+        return ["-" if after is None else b"(" + after, "+"]
     inner = _escaped(key)
     below = f"{inner}:{part_prefix}".encode()
     exact: list[str | bytes] = [] if part_prefix else [f"[{inner}", f"[{inner}"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
@@ -31,6 +31,7 @@ from lockstead.protocol.commands import (
     TokenSource,
     Traits,
 )
+from lockstead.stores import paging
 from lockstead.stores.kept import outcome
 from lockstead.stores.port import StoreBase
 from lockstead.stores.redis.resp import Words, encoded
@@ -38,6 +39,7 @@ from lockstead.stores.redlock.masters import Exchange, MasterGroup
 from lockstead.stores.redlock.scripts import (
     NUMBERS,
     Keys,
+    Part,
     Seen,
     call,
     flat_fields,
@@ -293,9 +295,18 @@ class RedlockStore(StoreBase):
     # --- listing -------------------------------------------------------------------------------------------------
 
     def _list(self, command: List, limit: float) -> Listing:
-        asked = call(self._keys.listing(command.space), "list", *ranges(command.key, command.part_prefix))
+        place = paging.place(command, 1)
+        if place is not None and command.key is not None:
+            raise paging.refused_cursor()  # the records of one key are all in one page
+        limit_of_page = -1 if command.page is None or command.key is not None else command.page
+        try:
+            after = None if place is None else place[0].encode(errors="surrogateescape")
+        except UnicodeEncodeError as error:
+            raise paging.refused_cursor() from error
+        under = ranges(command.key, command.part_prefix, after)
+        asked = call(self._keys.listing(command.space), "list", limit_of_page, *under)
         votes = Votes(len(self._group.masters))
-        listings: dict[int, dict[bytes, Seen]] = {}
+        listings: dict[int, Part] = {}
         decide = partial(self._listing, command, listings)
         question = Question(asked, decide, votes, read=listed, lists=True, listings=listings)
         with self._group.exchange(limit) as exchange:
@@ -304,21 +315,25 @@ class RedlockStore(StoreBase):
             return question.answer
         raise votes.shortage(self._where, may_be_done=False)
 
-    def _listing(
-        self, command: List, listings: dict[int, dict[bytes, Seen]], votes: Votes, is_last: bool
-    ) -> Listing | None:
+    def _listing(self, command: List, listings: Mapping[int, Part], votes: Votes, is_last: bool) -> Listing | None:
+        """Return the page, up to where the first of the masters' pages ends: beyond it, what others have is unknown."""
         if len(listings) < (votes.quorum if is_last else votes.masters):
             return None
+        end = min((part.last for part in listings.values() if part.last is not None), default=None)
         found: dict[bytes, dict[int, Seen]] = {}
-        for place, listing in listings.items():
-            for inner, one in listing.items():
-                if not self._group.masters[place].has_pending_removal(one.incarnation or ""):
+        for place, part in listings.items():
+            for inner, one in part.found.items():
+                is_within = end is None or inner <= end
+                if is_within and not self._group.masters[place].has_pending_removal(one.incarnation or ""):
                     found.setdefault(inner, {})[place] = one
         shown = (
             (outer_name(command.space, inner), by_list(by_place, set(listings), votes))
             for inner, by_place in found.items()
         )
-        return Listing(tuple((name, one) for name, one in shown if name is not None and one is not None))
+        entries = tuple((name, one) for name, one in shown if name is not None and one is not None)
+        if end is None:
+            return Listing(entries)
+        return Listing(entries, paging.cursor(command, end.decode(errors="surrogateescape")))
 
     # --- arguments ---------------------------------------------------------------------------------------------------
 

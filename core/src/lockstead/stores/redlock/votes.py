@@ -15,7 +15,7 @@ from typing import Any
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Conflict, Removed, Snapshot
 from lockstead.stores.redis.resp import Words, encoded
-from lockstead.stores.redlock.scripts import NUMBERS, Seen, seen
+from lockstead.stores.redlock.scripts import NUMBERS, Part, Seen, seen
 
 
 def quorum_of(masters: int) -> int:
@@ -96,10 +96,10 @@ class Question:
     decide: Callable[[Votes, bool], object]
     votes: Votes
     needs_vote: bool = False
-    read: Callable[[Any], Seen | dict[bytes, Seen]] = seen
+    read: Callable[[Any], Seen | Part] = seen
     clears: str = ""
     lists: bool = False
-    listings: dict[int, dict[bytes, Seen]] = field(default_factory=dict)
+    listings: dict[int, Part] = field(default_factory=dict)
     packed: bytes = field(init=False)
 
     answer: object = None

@@ -84,6 +84,8 @@ class Operations:
         space = command.space
         root = self._tree.space(space)
         if space is Space.LOCK and command.key is not None:
+            if command.cursor is not None:
+                raise paging.refused_cursor()
             only = Name(command.key)
             one = yield from self._read(only)
             return Listing(((only, one),) if isinstance(one, Snapshot) and not command.part_prefix else ())
