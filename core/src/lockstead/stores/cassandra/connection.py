@@ -29,6 +29,7 @@ from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnav
 from lockstead.stores.cassandra import rows
 from lockstead.stores.cassandra.bounded import BoundedRows, bounded, names_of
 from lockstead.stores.cassandra.errors import (
+    BAD_STATE,
     PROTOCOL,
     failure,
     is_none_known,
@@ -37,6 +38,7 @@ from lockstead.stores.cassandra.errors import (
     unreachable,
 )
 from lockstead.stores.cassandra.url import Where
+from lockstead.stores.paging import refused_cursor
 
 RECONNECT_EVERY: Final = 1.0
 """Seconds between two attempts to reconnect to a lost node; the driver's default grows to ten minutes."""
@@ -95,6 +97,15 @@ class Connection:
 
         ends_at is on the monotonic clock. The statement is sent once, to one node.
         """
+        return self.page(statement, values, ends_at, None)[0]
+
+    def page(
+        self, statement: str, values: Sequence[object], ends_at: float, size: int | None, state: bytes | None = None
+    ) -> tuple[Found, bytes | None]:
+        """Execute a query and return about `size` rows, from `state` on, and the state of the next page, if any.
+
+        size: None for all rows. Raises the errors of `failure`; StoreRefused for a state that the server did not give.
+        """
         opened = self._opened(ends_at)
         writes = statement in rows.WRITES
         left = ends_at - time.monotonic()
@@ -102,12 +113,13 @@ class Connection:
             raise StoreUnavailable(f"{self._where.url}: no time left to send the request")
         try:
             bound = opened.prepared[statement].bind(values)
+            bound.fetch_size = size or bound.fetch_size
         except Exception as error:
             raise StoreRefused(
                 f"{self._where.url}: {rows.TABLE} has other columns than lockstead creates; drop it, or use another "
                 "keyspace"
             ) from error
-        future = opened.session.execute_async(bound, timeout=left, execution_profile=opened.profile)
+        future = opened.session.execute_async(bound, timeout=left, execution_profile=opened.profile, paging_state=state)
         answers: SimpleQueue[Found | BaseException | None] = SimpleQueue()
         future.add_callbacks(answers.put, answers.put)
         found: Found = []
@@ -120,11 +132,19 @@ class Connection:
             if isinstance(answer, BaseException):
                 if is_none_known(answer):
                     self._forget(opened)
+                if (
+                    state is not None
+                    and isinstance(answer, BAD_STATE)
+                    and not isinstance(answer, cassandra.Unauthorized)
+                ):
+                    raise refused_cursor() from answer
                 raise failure(answer, self._where.url, writes=writes) from answer
             found += answer or ()
             self._none_since = None
             if not future.has_more_pages:
-                return found
+                return found, None
+            if size is not None:
+                return found, future.result().paging_state
             future.start_fetching_next_page()
 
     def look(self, cql: str, values: Sequence[object], limit: float) -> Found:

@@ -13,7 +13,7 @@ from typing import Final
 import cassandra
 from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ProtocolError
-from cassandra.protocol import ErrorMessage, RequestValidationException
+from cassandra.protocol import ErrorMessage, ProtocolException, RequestValidationException, ServerError
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 
@@ -24,6 +24,9 @@ _OLD: Final = "it speaks no version 4 of the native protocol: Cassandra 2.2 or l
 _FOREIGN: Final = "the server is not Cassandra, or requires TLS: correct the port, or add tls=true"
 
 _UNKNOWN: Final = "a node does not know the table: it was dropped, or the nodes do not agree on the schema yet"
+
+BAD_STATE: Final = (ProtocolException, cassandra.RequestValidationException, RequestValidationException, ServerError)
+"""The server cannot read the state of a page that is not its own: nodes and versions differ in how they say so."""
 
 _REFUSED: Final = (cassandra.RequestValidationException, RequestValidationException)
 """The server rejected the statement before executing it. The driver has two classes for that."""

@@ -30,6 +30,7 @@ from lockstead.protocol.commands import (
     TokenSource,
     Traits,
 )
+from lockstead.stores import paging
 from lockstead.stores.cassandra import rows
 from lockstead.stores.cassandra.connection import Connection, Found, MakeCluster
 from lockstead.stores.cassandra.rows import Row, at
@@ -110,15 +111,20 @@ class CassandraStore(StoreBase):
         return row if row is not None and row.held is not False else None
 
     def _list(self, command: List, ends_at: float) -> Listing:
-        space = command.space
+        space, place, state = command.space, paging.text_place(command, 1), None
         if command.key is None:
-            found = self._connection.ask(rows.LIST_ALL, (), ends_at)
-        else:
+            before = None if place is None else _state(place[0])
+            found, state = self._connection.page(rows.LIST_ALL, (), ends_at, command.page, before)
+        elif place is None:
+            # a partition is read at one instant, so its records are all in one page
             found = self._connection.ask(rows.LIST_KEY, (space.value, command.key), ends_at)
+        else:
+            raise paging.refused_cursor()
         ours = (row for row in found if row.get("space", space.value) == space.value)
         named = ((Name(row["key"], space, row["part"]), Row.of(row)) for row in ours)
         shown = (pair for pair in named if command.shows(pair[0]) and pair[1].held is not False)
-        return Listing(tuple((name, row.snapshot(space)) for name, row in shown))
+        entries = tuple((name, row.snapshot(space)) for name, row in shown)
+        return Listing(entries, None if state is None else paging.cursor(command, state.hex()))
 
     # --- writing -------------------------------------------------------------------------------------------------
 
@@ -228,6 +234,17 @@ class CassandraStore(StoreBase):
     def close(self) -> None:
         """Close the connections."""
         self._connection.close()
+
+
+def _state(text: str) -> bytes:
+    """Return the state of a page from a cursor."""
+    try:
+        state = bytes.fromhex(text)
+    except ValueError as error:
+        raise paging.refused_cursor() from error
+    if not state:
+        raise paging.refused_cursor()  # the driver would begin again
+    return state
 
 
 def _unmet(refused: Mapping[str, object]) -> Conflict | Absent:
