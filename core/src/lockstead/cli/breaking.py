@@ -123,10 +123,10 @@ def _holder(client: Client, lock: Lock | Permit, *, now: bool) -> LockInfo | Non
     except StoreRefused:
         if not now:
             raise
-        found = [held for held in client.list() if held.key == lock.key]
-        if not found:
+        found = next((held for held in client.scan() if held.key == lock.key), None)
+        if found is None:
             raise
-        return found[0]
+        return found
 
 
 def _reader(held: LockInfo, holder: str) -> LockInfo:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
@@ -27,6 +29,9 @@ Examples:
 Exit codes: 0 shown, or
   64 wrong usage      69 the store failed     74 FILE cannot be written
 """
+
+ROWS_MAX: Final = 1000
+"""Rows of the table: nobody reads more, and each is kept until the last lock was read, because it may be urgent."""
 
 
 @click.command("list", epilog=EPILOG)
@@ -81,14 +86,22 @@ def _print_table(shown: Iterable[LockInfo]) -> None:
     from lockstead.cli.table import out_table
     from lockstead.states import URGENT, state_of
 
-    # a scan may show a lock twice
-    found = list({held.key: held for held in shown}.values())
     now = time.time()
     rank = {state: number for number, state in enumerate(URGENT)}
-    found.sort(key=lambda held: (rank.get(state_of(held, now), len(rank)), held.key))
+    count = itertools.count()
+    urgent = heapq.nsmallest(
+        ROWS_MAX,
+        # counted as they come: only the most urgent are kept
+        (held for held, _ in zip(shown, count, strict=False)),
+        key=lambda held: (rank.get(state_of(held, now), len(rank)), held.key),
+    )
+    # a scan may show a lock twice
+    found = list({held.key: held for held in urgent}.values())
     if not found:
         say("no lock is held there")
     out_table(LOCK_HEADS, [lock_row(held, now) for held in found], LOCK_WORDS)
+    if (more := next(count) - len(urgent)) > 0:
+        say(f"{more} more are not shown; --json shows every lock")
 
 
 def _metrics(store: str, shown: Iterable[LockInfo], lock_labels: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -118,7 +118,7 @@ class Rounds:
         for watcher in self._watchers:
             watcher.began(at)
         try:
-            async for info in _locks(self._client):
+            async for info in self._client.scan():
                 locks += 1
                 for watcher in self._watchers:
                     watcher.saw(info)
@@ -134,8 +134,3 @@ class Rounds:
 async def rounds(client: AsyncClient, watchers: Sequence[Watcher], every: float, stop: asyncio.Event) -> None:
     """Run the rounds of a store until `stop` is set. every: seconds from one beginning to the next."""
     await Rounds(client, watchers, every).run(stop)
-
-
-async def _locks(client: AsyncClient) -> AsyncIterator[LockInfo]:
-    for info in await client.list():
-        yield info

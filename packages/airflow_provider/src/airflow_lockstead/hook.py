@@ -65,7 +65,7 @@ class LocksteadHook(compat.BaseHook):  # type: ignore[misc]  # the base class is
         """Return whether the store can be reached and its locks listed, and one line of text. Acquires no lock."""
         try:
             with connection.client(self.lockstead_conn_id) as client:
-                held = len(client.list())
+                held = sum(1 for _ in client.scan())
         except (ValueError, TypeError, lockstead.LocksteadError) as error:
             return False, _line(error)
         except Exception as error:  # noqa: BLE001 - the form shows one line for any error of a client library
