@@ -176,6 +176,20 @@ def test_no_text_of_a_record_reaches_the_terminal_unwritten(files: Shell) -> Non
 # --- list -----------------------------------------------------------------------------------------------------------
 
 
+def test_the_table_keeps_the_most_urgent_locks_alone(
+    files: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lockstead.cli.listing.ROWS_MAX", 2)
+    with files.client() as client:
+        for key in ("c", "b", "a", "late"):
+            assert client.lock(key, expected=0.001 if key == "late" else None).try_acquire()
+        until(lambda: any(held.alert_epoch is not None and held.alert_epoch < time.time() for held in client.scan()))
+        assert call(["list", files.store]) == 0
+        shown = capsys.readouterr()
+        assert [line.split()[0] for line in shown.out.splitlines()[1:]] == ["late", "a"]
+        assert shown.err == "lockstead: 2 more are not shown; --json shows every lock\n"
+
+
 def test_list_of_nothing_is_no_line_and_a_word(files: Shell) -> None:
     used(files)
     done = files.run("list", files.store)
