@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from lockstead.errors import LossReason
+from lockstead.frozen import frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,7 @@ class EngineWarning:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoreRequest:
     """A request to a store has ended. took is seconds.
 
@@ -183,7 +184,7 @@ class StoreRequest:
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BlockEntered:
     """A `with` block of a lease begins, in the thread or task that calls the listener."""
 
@@ -192,7 +193,7 @@ class BlockEntered:
     member: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BlockLeft:
     """A `with` block of a lease ends, in the thread or task that entered it and calls the listener."""
 

@@ -17,7 +17,7 @@ from lockstead.errors import OutcomeUnknown
 from lockstead.protocol.commands import Command
 from lockstead.runtime.aside import in_thread
 from lockstead.runtime.inside import holds_no_lock, is_inside
-from lockstead.runtime.observed import Observed
+from lockstead.runtime.observed import report
 from lockstead.runtime.run import STALLED
 from lockstead.stores.port import AsyncStore, Store
 
@@ -157,8 +157,14 @@ async def perform(command: Command[Any], store: Store, limit: float, waker: Asyn
 @holds_no_lock
 async def observed(command: Command[Any], store: Store, limit: float, waker: AsyncWaker) -> Any:
     """Send one command as `perform` does, and tell the listeners of the process."""
-    with Observed(command, store):
-        return await perform(command, store, limit, waker)
+    began_at = time.monotonic()
+    try:
+        answer = await perform(command, store, limit, waker)
+    except BaseException as error:
+        report(command, store, began_at, error)
+        raise
+    report(command, store, began_at)
+    return answer
 
 
 async def settle(engine: Engine, kept: KeptLease) -> None:

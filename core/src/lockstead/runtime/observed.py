@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from types import TracebackType
+from time import monotonic
 from typing import Any, Final
 
 from lockstead.errors import OutcomeUnknown, StoreRefused, StoreUnavailable
@@ -14,34 +13,22 @@ from lockstead.runtime.inside import holds_no_lock
 from lockstead.stores.port import Store
 
 BATCH: Final = "batch"
+"""The command of several in one request."""
 
 
-class Observed:
-    """A block that sends a request. Reports it at its end, in whatever way it ends."""
-
-    __slots__ = ("_began_at", "_command", "_count", "_store")
-
-    def __init__(self, command: Command[Any] | None, store: Store, count: int = 1) -> None:
-        """command: None for a batch of `count` commands."""
-        self._command = BATCH if command is None else type(command).__name__.lower()
-        self._count = count
-        self._store = store
-        self._began_at = time.monotonic()
-
-    def __enter__(self) -> Observed:
-        return self
-
-    @holds_no_lock
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        took = time.monotonic() - self._began_at
-        LISTENERS.notify(StoreRequest(self._command, result_of(error), took, self._count), self._store.url)
+@holds_no_lock
+def report(
+    command: Command[Any] | None, store: Store, began_at: float, error: BaseException | None = None, count: int = 1
+) -> None:
+    """Tell the listeners that a request has ended. command: None for a batch of `count`; began_at: by `monotonic`."""
+    took = monotonic() - began_at
+    what = BATCH if command is None else type(command).__name__.lower()
+    LISTENERS.notify(StoreRequest(what, "ok" if error is None else result_of(error), took, count), store.url)
 
 
-def result_of(error: BaseException | None) -> str:
+def result_of(error: BaseException) -> str:
     """Return how a request ended that raised this error."""
     match error:
-        case None:
-            return "ok"
         case StoreRefused():
             return "refused"
         case StoreUnavailable():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ from lockstead.listeners import LISTENERS
 from lockstead.protocol.commands import Command, OutOfTime, Pause, Paused, Reply, Script
 from lockstead.protocol.record import with_timestamps
 from lockstead.runtime.clock import Clock
-from lockstead.runtime.observed import Observed
+from lockstead.runtime.observed import report
 from lockstead.stores.port import Store, SupportsBatching
 
 T = TypeVar("T")
@@ -122,14 +123,15 @@ def _perform_many(commands: list[Command[Any]], store: SupportsBatching, clock: 
         return []
     wall, kind = clock.wall(), cast(Store, store).traits.clock
     stamped = [with_timestamps(command, wall, kind) for command in commands]
+    began_at = time.monotonic()
     try:
-        if LISTENERS.every:
-            with Observed(None, cast(Store, store), len(commands)):
-                answers = store.perform_many(stamped, limit)
-        else:
-            answers = store.perform_many(stamped, limit)
+        answers = store.perform_many(stamped, limit)
     except Exception as error:  # noqa: BLE001 - an unexpected error of a third-party store leaves the outcome unknown
+        if LISTENERS.every:
+            report(None, cast(Store, store), began_at, error, len(commands))
         return [error if isinstance(error, StoreError) else unknown(error) for _ in commands]
+    if LISTENERS.every:
+        report(None, cast(Store, store), began_at, None, len(commands))
     if len(answers) == len(commands):
         return answers
     # it is unknown which command's answer is missing
