@@ -6,8 +6,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 import click
@@ -40,7 +42,27 @@ HELD = 'ticket=$(lockstead acquire "$url" 2>/dev/null); echo "$ticket" > ticket;
 """The state before an example: here a lock that another process holds, and its ticket."""
 
 SEMAPHORE = 'lockstead run -n 3 "$url" -- true 2>/dev/null; '
-BEFORE = {"renew": HELD, "release": HELD, "break": HELD, "permits": SEMAPHORE}
+TOKEN = "umask 077; openssl rand -hex 32 > token; "
+BEFORE = {"renew": HELD, "release": HELD, "break": HELD, "permits": SEMAPHORE, "dashboard": TOKEN}
+
+SERVES = ("dashboard",)
+"""Commands that serve until they are stopped."""
+
+
+def serves(script: str, folder: Path, environment: dict[str, str]) -> None:
+    """Start a command that serves, wait for the line that says where, and stop it."""
+    with subprocess.Popen(
+        ["bash", "-c", script], cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
+    ) as process:
+        assert process.stderr is not None
+        try:
+            said = list(takewhile(lambda line: " is at http://127.0.0.1:" not in line, process.stderr))
+            process.send_signal(signal.SIGINT)
+            rest = process.stderr.read()
+            assert process.wait(30) == 0, (said, rest)
+        finally:
+            process.kill()
+    assert "Traceback" not in rest
 
 
 def test_every_subcommand_has_examples_and_exit_codes() -> None:
@@ -68,6 +90,9 @@ def test_the_example_in_the_help_works(name: str, line: str, tmp_path: Path) -> 
     url = next((word for word in line.split() if "://" in word), "sqlite:///locks.db#nightly")
     environment = {**os.environ, "PATH": f"{PROGRAM.parent}:{os.environ['PATH']}", "url": url}
     environment.setdefault("USER", "somebody")
+    if name in SERVES:
+        serves(f"set -eu; {BEFORE.get(name, '')}exec {line} --listen 127.0.0.1:0", tmp_path, environment)
+        return
     done = subprocess.run(
         ["bash", "-c", f"set -eu; {BEFORE.get(name, '')}{line}"],
         cwd=tmp_path,

@@ -20,6 +20,7 @@ GUIDES = [
             "readers-and-writers",
             "semaphores",
             "elections",
+            "dashboard",
             "run",
             "command-line",
             "json",

@@ -13,6 +13,7 @@ from lockstead.cli.options import opened, store_at, time_option, warn_of_place
 from lockstead.errors import StoreUnavailable
 
 if TYPE_CHECKING:
+    from socket import socket
     from types import FrameType
 
     from starlette.applications import Starlette
@@ -108,17 +109,21 @@ def _serve(app: Starlette, address: Address) -> None:
     from lockstead.monitor.listening import Address
 
     class Server(uvicorn.Server):
-        """Ends the streams of open pages when it is told to stop."""
+        """Says when it can be asked, and ends the streams of open pages when it is told to stop."""
 
-        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            """Note a signal."""
+        async def startup(self, sockets: list[socket] | None = None) -> None:
+            """Begin to serve."""
+            await super().startup(sockets)
+            say(f"the dashboard is at http://{bound}/")
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - of a signal's handler
+            """Note a signal. A stop that was asked for is no failure, so the signal is not raised again afterwards."""
             app.state.dashboard.board.close()
-            super().handle_exit(sig, frame)
+            self.should_exit, self.force_exit = True, self.should_exit
 
     logging.getLogger("lockstead.dashboard").addHandler(_Said(logging.WARNING))
-    with address.bind() as socket:
-        bound = Address(address.host, socket.getsockname()[1])
-        say(f"the dashboard is at http://{bound}/")
+    with address.bind() as listening:
+        bound = Address(address.host, listening.getsockname()[1])
         config = uvicorn.Config(
             app,
             log_level="warning",
@@ -127,7 +132,7 @@ def _serve(app: Starlette, address: Address) -> None:
             proxy_headers=False,
             timeout_graceful_shutdown=5,
         )
-        Server(config).run(sockets=[socket])
+        Server(config).run(sockets=[listening])
 
 
 class _Said(logging.Handler):

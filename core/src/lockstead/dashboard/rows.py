@@ -38,10 +38,7 @@ URGENCY: Final = ("overdue", "unreadable", "revoked", "closing", "expired", "hel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A reader, a permit or a waiter of a lock.
-
-    identity: what a break of it names: a reader's holder, a permit's slot.
-    """
+    """A reader, a permit or a waiter of a lock. slot: the number of a permit. is_stray: it blocks no waiter."""
 
     owner: str
     holder: str
