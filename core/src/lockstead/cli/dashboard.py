@@ -44,7 +44,7 @@ EVERY_MIN: Final = 0.2
 @click.option("--trusted-proxy-header", metavar="NAME", help="Header in which a proxy names the person who asks.")
 @click.option("--history", metavar="FILE", help="SQLite file that keeps what was seen, even while nobody looks.")
 @click.option("--lock-label", "lock_labels", metavar="PATTERN=NAME", multiple=True, help="Name of locks in /metrics.")
-@time_option("--every", "Time from one listing of a store to the next. Default: 2s.", default="2s")
+@time_option("--every", "Time from one listing of a store to the next. Default: 1s.", default="1s")
 def dashboard(
     urls: Sequence[str],
     listen: str,

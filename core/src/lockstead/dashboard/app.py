@@ -59,7 +59,7 @@ def create_app(
     history: str | PathLike[str] | None = None,
     lock_labels: Sequence[str] = (),
     title: str = "Locks",
-    every: float = 2.0,
+    every: float = 1.0,
     rows_max: int = ROWS_MAX,
     wall: Callable[[], float] = time.time,
     clock: Callable[[], float] = time.monotonic,
