@@ -1,4 +1,4 @@
-"""Actors that use the store without a lease: operators, administrators, another implementation.
+"""Actors that use the store without a lease: operators, administrators, another implementation, a pruner.
 
 Must not know the properties of a correct protocol, which are in `invariants`.
 """
@@ -10,6 +10,7 @@ from typing import Any, Final
 from lockstead.errors import StoreError
 from lockstead.protocol import expiry
 from lockstead.protocol.commands import Create, Extend, Remove, Replace, Reply, Script, Snapshot
+from lockstead.protocol.pruning import PruneRequest, prune
 from lockstead.protocol.record import Revocation, number
 from lockstead.protocol.release import Broken, break_lease
 from lockstead.values import Space
@@ -142,6 +143,53 @@ class ForeignClient(Machine):
             self.take(2 * pause)
         if lasts > pause:
             self.after(pause, self.contend, lasts - pause)
+
+
+class Pruner(Machine):
+    """A process that prunes all the time, with no regard to age, and with a wall clock that is days off.
+
+    is_thorough: it takes no breaks.
+    """
+
+    is_thorough = False
+
+    def begin(self, _: Any = None) -> None:
+        """Prune once, and then again."""
+        rng = self.world.rng
+        self.set_wall_clock(1e6 * rng.random() - 5e5)
+        request = PruneRequest(
+            older_than=0.0 if self.is_thorough else rng.choice((0.0, 0.0, self.settings.ttl)),
+            history_older_than=0.0,
+            between=rng.choice((0.01, 0.01, self.settings.ttl / 4)),
+            wall_now=self.wall(),
+            salt=self.nonce(),
+            by=self.name,
+            forgets=self.plan.forgets,
+        )
+        if not self.is_thorough and self.chance(0.05):
+            self.pause(2 * self.settings.ttl * rng.random() ** 2)
+        self.run_script(self._recorded(prune(request, self.context)), self._again)
+
+    def _again(self, _: Any) -> None:
+        self.after(2 * self.plan.prunes_every * self.world.rng.random(), self.begin)
+
+    def _recorded(self, script: Script[Any]) -> Script[Any]:
+        """Run a script and record which locks the history alone has from now on."""
+        command = next(script)
+        while True:
+            if self.plan.forgets and isinstance(command, Remove) and command.name.space is Space.LOCK:
+                self.checker.record_deleted(command.incarnation)
+            if isinstance(command, Remove):
+                self.log(f"prunes {command.name}")
+            try:
+                try:
+                    reply = yield command
+                except StoreError as error:
+                    command = script.throw(error)
+                else:
+                    command = script.send(reply)
+            except StopIteration as stop:
+                return stop.value
 
 
 def _once(command: Create | Remove) -> Script[Reply[Any]]:

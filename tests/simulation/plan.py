@@ -1,8 +1,9 @@
 """The plan of a seed: store, settings, processes, faults and when they happen. Runs nothing.
 
-There are three scenarios. The long one lasts several ttls, and each kind of fault is enabled in only some of its plans,
+There are four scenarios. The long one lasts several ttls, and each kind of fault is enabled in only some of its plans,
 so that none hides another. The short one ends its faults with the fiftieth delivered request, and every kind of fault
-is enabled in every run. The shared one is one of both, with readers besides writers.
+is enabled in every run. The shared one is one of both, with readers besides writers. The pruned one is any of
+these, with a process that prunes all the time.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Scenario(Enum):
     SHORT = "short"
     LONG = "long"
     SHARED = "shared"
+    PRUNED = "pruned"
 
 
 class Extra(Enum):
@@ -90,7 +92,8 @@ class Plan:
     `faults.INJECTED`. within: they all start within this time. watches: the store notifies waiters. queues: the store
     keeps a queue. grants_at_most: the longest lifetime that a server which expires records grants (0: any). batch_max:
     renewals in one request. workers: threads of each process that send renewals. sets_clock: seconds by which the
-    store's clock is set, once for each item. extra: additional behaviour.
+    store's clock is set, once for each item. extra: additional behaviour. prunes_every: mean seconds between two rounds
+    of a process that prunes (0: none). forgets: it removes records of unclean ends, too.
     """
 
     scenario: Scenario
@@ -111,6 +114,8 @@ class Plan:
     extra: Extra | None = None
     batch_max: int = 1
     workers: int = 32
+    prunes_every: float = 0.0
+    forgets: bool = False
 
     @property
     def longest(self) -> float:
@@ -130,6 +135,17 @@ def plan_of(
 
     is_simulated: False for a real store, whose clock is never set and which loses nothing.
     """
+    if scenario is Scenario.PRUNED:
+        within = (Scenario.SHORT, Scenario.LONG, Scenario.SHARED)[seed % 3]
+        plan = plan_of(seed // 3, within, traits, is_simulated=is_simulated)
+        rng = Random(seed ^ 0x9A12)
+        return replace(
+            plan,
+            scenario=Scenario.PRUNED,
+            delivers=3 * plan.delivers,
+            prunes_every=rng.choice((0.2, 1.0, plan.longest / 3)),
+            forgets=rng.random() < 0.25,
+        )
     if scenario is Scenario.SHARED:
         plan = plan_of(seed, Scenario.LONG if seed % 2 else Scenario.SHORT, traits, is_simulated=is_simulated)
         return _shared(plan, Random(seed ^ 0x5EAD))

@@ -15,7 +15,7 @@ from lockstead.protocol.commands import StoreClock, Traits
 from lockstead.settings import Settings
 from lockstead.values import Name, Space
 from tests.simulation.expiring import ExpiringStore
-from tests.simulation.external import ForeignClient, Operator
+from tests.simulation.external import ForeignClient, Operator, Pruner
 from tests.simulation.faults import INJECTED
 from tests.simulation.hosted import HostedStore, OpenStore
 from tests.simulation.invariants import InvariantChecker
@@ -117,6 +117,7 @@ class Simulation:
         ]
         self.operator = self._new(Operator, "operator", plan.settings[0])
         self.foreign = self._new(ForeignClient, "foreign", plan.settings[0])
+        self.pruner = self._new(Pruner, "pruner", plan.settings[0]) if plan.prunes_every else None
 
     def _new(self, kind: type[M], name: str, settings: Settings, rate: float = 1.0) -> M:
         return kind(self, name, BootClock(1e5 * self.world.rng.random(), rate), settings)
@@ -127,6 +128,8 @@ class Simulation:
         random = world.rng.random
         for worker in self.workers:
             world.schedule(random() * 2, worker, worker.begin)
+        if self.pruner is not None:
+            world.schedule(random(), self.pruner, self.pruner.begin)
         for fault in INJECTED:
             for _ in range(plan.injected.get(fault, 0)):
                 world.schedule(plan.within * random(), None, self._inject, fault)
@@ -170,7 +173,8 @@ class Simulation:
         if self.calm_at is not None:
             return
         self.network.faults[INJECTED["set_clock"]] += 1
-        for process in (*self.workers, self.operator):
+        readers = (*self.workers, self.operator) if self.pruner is None else (*self.workers, self.operator, self.pruner)
+        for process in readers:
             process.read_store_clock(KEY, self.store.time())
         self.store.set_clock(seconds)
         if self.world.keeps_history:
@@ -224,6 +228,21 @@ class Simulation:
         world.run(world.now + max(one.ttl for one in self.plan.settings))
         for worker in self.workers:
             worker.check_nothing_kept()
+        if self.pruner is not None:
+            self._check_pruned(self.pruner)
+
+    def _check_pruned(self, pruner: Pruner) -> None:
+        """Check that no registration is left once it is over and was looked at twice."""
+        patience = 2 * self._longest_wait() + 4 * self.plan.longest
+        pruner.is_thorough = True
+        self.world.run(self.world.now + patience)
+        left = [
+            name
+            for name, entry in self.store.entries.items()
+            if name.space is Space.MEMBER and entry.committed_at < self.world.now - patience
+        ]
+        if left:
+            self.checker.fail(f"nobody prunes {left}")
 
     def _due_at(self) -> float:
         # a contender waits for the readers, too

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lockstead.values import Space
 from tests.simulation import Scenario, play, scenario_of
 from tests.simulation.__main__ import main, replay_line
 from tests.simulation.faults import FAULTS
@@ -46,6 +47,20 @@ def test_every_invariant_holds_with_readers(first: int) -> None:
     runs = (play(seed, Scenario.SHARED) for seed in range(first, first + CHUNK))
     failed = [f"{replay_line(run.seed, run.scenario)}  # {run.violation}" for run in runs if run.violation]
     assert not failed, "\n".join(failed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 2 * CHUNK, CHUNK))
+def test_every_invariant_holds_beside_a_pruner(first: int) -> None:
+    runs = (play(seed, Scenario.PRUNED) for seed in range(first, first + CHUNK))
+    failed = [f"{replay_line(run.seed, run.scenario)}  # {run.violation}" for run in runs if run.violation]
+    assert not failed, "\n".join(failed)
+
+
+def test_the_pruner_removes_records_of_all_kinds_that_a_lock_has() -> None:
+    history = "\n".join(line for seed in range(60) for line in play(seed, Scenario.PRUNED, keeps_history=True).history)
+    for space in (Space.MEMBER, Space.LOCK, Space.AUDIT):
+        assert history.count(f"space=<Space.{space.name}:") > 5, space
 
 
 def test_short_runs_deliver_sixty_messages_or_more() -> None:

@@ -1,4 +1,4 @@
-"""Plays the first seeds for each mutant, 2,000 or 300 with readers, and writes how many of them catch it.
+"""Plays the first seeds for each mutant, 2,000, or 300 with readers or a pruner, and writes how many of them catch it.
 
 `python -m tests.simulation.mutants [NAME...]`; with `--table` it prints the table of the mutants instead.
 """
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> None:
 
 
 def lines(known: dict[str, int]) -> Iterable[str]:
-    yield "# How many of 2000 seeds (300 with readers) catch each; written by `python -m tests.simulation.mutants`\n\n"
+    yield "# How many of 2000 seeds (300 of other scenarios) catch; written by `python -m tests.simulation.mutants`\n\n"
     for name in MUTANTS:
         yield f"{name} = {known.get(name, 0)}\n"
 

@@ -58,7 +58,7 @@ class Mutant:
     @property
     def seeds(self) -> range:
         """The seeds to search."""
-        return range(300 if self.scenario is Scenario.SHARED else 2000)
+        return range(2000 if self.scenario is None else 300)
 
 
 MUTANTS: dict[str, Mutant] = {}
