@@ -81,7 +81,10 @@ class View:
 
 
 class Listing:
-    """The last known locks of one store: a watcher of its rounds. observe: told of each listing that succeeded."""
+    """The last known locks of one store: a watcher of its rounds. observe: told of each listing that succeeded.
+
+    listed_at: epoch seconds of the end of the last one; the ages in its records are those of that instant.
+    """
 
     def __init__(
         self, name: str, changed: Callable[[], None], observe: Callable[[str, float, dict[str, LockInfo]], None]
@@ -95,12 +98,11 @@ class Listing:
         self.rounds = 0
         self._changed = changed
         self._observe = observe
-        self._at = 0.0
+        self.listed_at = 0.0
         self._found: dict[str, LockInfo] = {}
 
-    def began(self, at: float) -> None:
+    def began(self, at: float) -> None:  # noqa: ARG002 - of every watcher
         """Begin a listing."""
-        self._at = at
         self._found = {}
 
     def saw(self, info: LockInfo) -> None:
@@ -115,7 +117,7 @@ class Listing:
         if done.error is None:
             self.locks = found
             self.read_at, self.took = done.began_at, done.took
-            at = done.began_at + done.took
+            self.listed_at = at = done.began_at + done.took
             self.entries = sorted(Entry(_RANK[shown_state(one, at)], key, self.name, one) for key, one in found.items())
             self._observe(self.name, at, found)
         self._changed()
@@ -192,7 +194,7 @@ class Board:
         return made
 
     def _made(self, wanted: Filter) -> View:
-        now = self.wall()
+        listed_at = {one.name: one.listed_at for one in self.listings}
         stores = self.stores()
         parts: Sequence[list[Entry]] = [one.entries for one in self.listings]
         if not wanted.is_empty:
@@ -201,7 +203,7 @@ class Board:
         count = Counter(one.rank for part in parts for one in part)
         return View(
             version=self.version,
-            rows=tuple(row_of(one.store, one.held, now) for one in shown),
+            rows=tuple(row_of(one.store, one.held, listed_at[one.store]) for one in shown),
             found=sum(len(part) for part in parts),
             total=sum(len(one.entries) for one in self.listings),
             states={state: count[rank] for rank, state in enumerate(URGENCY) if count[rank]},

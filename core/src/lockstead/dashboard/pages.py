@@ -13,6 +13,7 @@ from lockstead.dashboard.access import Visitor, cookie_name
 from lockstead.dashboard.breaking import NAME_MAX, Asked, Chosen, carry_out, chosen
 from lockstead.dashboard.filters import Filter
 from lockstead.dashboard.live import TABS_MAX, EventStream, message
+from lockstead.dashboard.rendering import lasting
 from lockstead.monitor.openmetrics import OPENMETRICS
 
 if TYPE_CHECKING:
@@ -213,15 +214,17 @@ async def list_events(dash: Dashboard, wanted: Filter) -> AsyncGenerator[str]:
 
 async def lock_events(dash: Dashboard, listing: Listing, key: str, visitor: Visitor) -> AsyncGenerator[str]:
     """Yield the page of a lock whenever it changed."""
-    version, sent = -1, ""
+    version, sent = -1, None
     with dash.tab():
         while (upcoming := await dash.board.next(version)) is not None:
             version = upcoming
             given = await dash.described(listing, key)
-            given |= {"visitor": visitor, "has_admin": dash.access.has_admin}
-            text = dash.templates.get_template("_lock.html").render(given)
-            if text != sent:
-                sent = text
+            row, store = given["row"], given["store"]
+            lasts = row and lasting(row), store.error, *(given[name] for name in ("waiting", "problem", "timeline"))
+            if lasts != sent:
+                sent = lasts
+                given |= {"visitor": visitor, "has_admin": dash.access.has_admin}
+                text = dash.templates.get_template("_lock.html").render(given)
                 yield message("lock", text)
 
 

@@ -89,9 +89,9 @@ class Rendered:
 
     @property
     def prints(self) -> dict[str, int]:
-        """A fingerprint of each row, without what grows with time alone: the page counts that on by itself."""
+        """A fingerprint of each row."""
         if self._prints is None:
-            self._prints = {one.id: hash(_lasting(one)) for one in self.view.rows}
+            self._prints = {one.id: hash(lasting(one)) for one in self.view.rows}
         return self._prints
 
     def summary(self) -> str:
@@ -115,5 +115,6 @@ class Rendered:
         return self._templates.get_template(name).render(given)
 
 
-def _lasting(row: Row) -> Row:
+def lasting(row: Row) -> Row:
+    """Return a row without what grows with time alone: the page counts that on by itself."""
     return replace(row, left=None, held=None, overdue=None)

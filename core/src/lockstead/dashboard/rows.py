@@ -236,10 +236,10 @@ def _first(owners: Iterable[str]) -> Iterator[str]:
 
 
 def _until(held: LockInfo, now: float) -> float | None:
-    """Return when it expires, to the second: by the store's clock it differs a little in every round."""
+    """Return when it expires, to the second; by the store's clock if it tells an age: writers' clocks differ."""
+    if held.ttl is not None and held.age is not None:
+        return float(round(now + held.ttl - held.age))
     expires = expires_epoch(held, now)
-    if expires is None and (left := time_left(held, now)) is not None:
-        expires = now + left
     return None if expires is None else float(round(expires))
 
 

@@ -137,7 +137,7 @@ class Dashboard:
         now = self.wall()
         store = listing.state(now)
         held = listing.locks.get(key)
-        row = None if held is None else row_of(listing.name, held, now, parts_max=DESCRIBED_MAX)
+        row = None if held is None else row_of(listing.name, held, listing.listed_at, parts_max=DESCRIBED_MAX)
         said = await self.details.of(listing.name, self.client(listing.name), key)
         seen = await self.recorder.of(listing.name, key)
         return {
