@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.benchmarks import awaiting, crowds, cycles, failing, handing, imports, modes, networked
+from tests.benchmarks import awaiting, crowds, cycles, dashboard, failing, handing, imports, modes, networked
 from tests.benchmarks.command import command, parser
 from tests.benchmarks.figures import Row, Size
 
@@ -29,6 +29,7 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "semaphores": modes.semaphores,
     "elections": failing.failing,
     "imports": imports.imports,
+    "dashboard": dashboard.dashboard,
 }
 
 

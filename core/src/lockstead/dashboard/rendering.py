@@ -29,8 +29,9 @@ def static(name: str) -> str:
     return f"static/{name}?v={hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]}"
 
 
+@cache
 def environment() -> Environment:
-    """Return the templates."""
+    """Return the templates, compiled once."""
     made = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=True,

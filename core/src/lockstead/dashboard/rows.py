@@ -106,8 +106,8 @@ class Row:
 
     @property
     def is_breakable(self) -> bool:
-        """Whether a lease of it can be broken as a whole: a semaphore's is broken by permit."""
-        return self.limit is None and not self.is_foreign and bool(self.incarnation)
+        """Whether it can be broken as a whole. A semaphore's leases are broken by permit."""
+        return self.limit is None and not self.is_foreign and not self.decode_error and bool(self.incarnation)
 
 
 def identity(store: str, key: str) -> str:
