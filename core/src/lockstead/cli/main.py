@@ -38,6 +38,7 @@ COMMANDS: Final = {
     "renew": ("renew:renew", "Extend the lease that a ticket names by its ttl."),
     "run": ("run:run", "Hold a lock while a command runs."),
     "schema": ("schema:schema", "Print the JSON Schema of what a command prints with --json."),
+    "top": ("top.command:top", "Show the locks of stores as a live table."),
     "wait": ("wait:wait", "Wait until a lock is free, without acquiring it."),
 }
 """The subcommands: place below `lockstead.cli` (module:name), and description in the help."""
