@@ -27,17 +27,18 @@ STYLES: Final = {
 
 _HELP: Final = "/ filter  s sort  enter details  t backtrace  b break  r refresh  q quit"
 _HELP_OF_A_LOCK: Final = "enter back  t backtrace  b break  r refresh  q quit"
-_WIDE: Final = 100
-"""Columns from which the store is shown, too, if there are several."""
-_MEDIUM: Final = 70
-"""Columns from which the purpose is shown."""
+_COLUMNS: Final = {"KEY": 0, "STATE": 0, "OWNER": 40, "HELD FOR": 55, "LEFT": 65, "PURPOSE": 80, "STORE": 110}
+"""The columns of the table, and the width of a terminal from which each is shown."""
+_TEXTS: Final = ("KEY", "OWNER", "PURPOSE", "STORE")
+"""The columns that share what is left of the width."""
 
 
 def drawn(state: State, now: float, width: int, height: int) -> RenderableType:
     """Return the screen. now: epoch seconds. Notes in the state how many rows fit."""
     head = [_summary(state, now), *(_cut(line, width, "bold red") for line in _troubles(state, now))]
-    foot = [_cut(part, width) for part in _wrapped(_footer(state), width)]
-    room = max(0, height - len(head) - len(foot))
+    foot = [_cut(part, width) for part in _footer(state, width)][-max(1, height - 3) :]
+    head = head[: max(0, height - len(foot))]
+    room = height - len(head) - len(foot)
     body = _lock(state, now, width, room) if state.is_open else _table(state, now, width, room)
     gap = [Text("")] * (room - body.row_count - 1 if isinstance(body, Table) else room - len(body.renderables))
     return Group(*head, body, *gap, *foot)
@@ -78,7 +79,13 @@ def _ago(one: Listing, now: float) -> str:
     return f"{duration(max(0.0, now - (one.read_at or now)))} ago"
 
 
-def _footer(state: State) -> str:
+def _footer(state: State, width: int) -> list[str]:
+    """Return the prompt or message in full, or the keys as far as they fit."""
+    line = _prompt(state) or state.message
+    return _wrapped(line, width) if line else [_HELP_OF_A_LOCK if state.is_open else _HELP]
+
+
+def _prompt(state: State) -> str:
     match state.mode:
         case Mode.FILTER:
             return f"filter: {state.text}_"
@@ -92,27 +99,25 @@ def _footer(state: State) -> str:
             who = f"{state.asked.key}, held by {short(held.owner or held.holder)}"
             return f"Break {who}? {state.breaking.revoking}  [y: revoke  R: remove at once  any other key: nothing]"
         case _:
-            return state.message or (_HELP_OF_A_LOCK if state.is_open else _HELP)
+            return ""
 
 
 def _table(state: State, now: float, width: int, room: int) -> Table:
     state.height = max(0, room - 1)
     state.first = max(0, min(state.first, state.cursor, len(state.rows) - 1))
     state.first = max(state.first, state.cursor - state.height + 1)
-    has_store = width >= _WIDE and len(state.listings) > 1
-    heads = ["", "KEY", "STATE", "OWNER", "HELD FOR", "LEFT"]
-    heads += ["PURPOSE"] if width >= _MEDIUM else []
-    heads += ["STORE"] if has_store else []
+    heads = [
+        head for head, least in _COLUMNS.items() if width >= least and (head != "STORE" or len(state.listings) > 1)
+    ]
     table = Table(
         box=None, pad_edge=False, padding=(0, 1, 0, 0), width=width, header_style="bold", show_header=room > 0
     )
+    table.add_column("")
     for head in heads:
-        is_text = head in ("KEY", "OWNER", "PURPOSE", "STORE")
-        table.add_column(head, no_wrap=True, overflow="ellipsis", ratio=2 if is_text else None)
+        table.add_column(head, no_wrap=True, overflow="ellipsis", ratio=1 if head in _TEXTS else None)
     for place, entry in enumerate(state.rows[state.first : state.first + state.height], state.first):
-        cells = _cells(row_of(entry.store, entry.held, now), entry, now)[: len(heads) - 1 - has_store]
-        cells += [Text(plain(entry.store))] if has_store else []
         is_here = place == state.cursor
+        cells = _cells(row_of(entry.store, entry.held, now), entry, now)[: len(heads)]
         table.add_row(">" if is_here else "", *cells, style="reverse" if is_here else "")
     return table
 
@@ -126,7 +131,7 @@ def _cells(row: Row, entry: Entry, now: float) -> list[Text]:
         state = f"shared {len(entry.held.readers)}"
     what = row.decode_error or (f"wanted by {row.wanted_by}" if row.wanted_by else f"{row.value} {row.purpose}".strip())
     what = f"{what} [{row.progress}]" if row.progress else what
-    said = (row.key, state, row.owner, duration(row.held), duration(left), what)
+    said = (row.key, state, row.owner, duration(row.held), duration(left), what, entry.store)
     return [
         Text(plain(text), style=STYLES.get(entry.state, "") if place == 1 else "") for place, text in enumerate(said)
     ]
