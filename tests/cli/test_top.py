@@ -396,7 +396,9 @@ def test_a_lock_is_found_looked_at_and_broken_in_a_terminal(files: Shell) -> Non
         terminal.type(b"\x1b")
         terminal.shows("2 locks")
         terminal.resize(40, 8)
-        terminal.until(lambda shown: shown.splitlines()[7:] == ["/ filter  s sort  enter details  t back…"], "the small screen")
+        terminal.until(
+            lambda shown: shown.splitlines()[7:] == ["/ filter  s sort  enter details  t back…"], "the small screen"
+        )
         assert "PURPOSE" not in terminal.read()
         terminal.resize(100, 20)
         terminal.shows("PURPOSE")
