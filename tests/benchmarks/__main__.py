@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.benchmarks import awaiting, crowds, cycles, dashboard, failing, handing, imports, modes, networked
+from tests.benchmarks import awaiting, crowds, cycles, dashboard, failing, handing, imports, modes, networked, scans
 from tests.benchmarks.command import command, parser
 from tests.benchmarks.figures import Row, Size
 
@@ -28,6 +28,7 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "readers": modes.readers,
     "semaphores": modes.semaphores,
     "elections": failing.failing,
+    "scans": scans.scans,
     "imports": imports.imports,
     "dashboard": dashboard.dashboard,
 }

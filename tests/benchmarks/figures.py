@@ -42,6 +42,7 @@ class Size:
     ttl_networked: float = 24.0
     fail_overs: int = 5
     ttl_fail_over: float = 10.0
+    scanned: int = 100_000
 
 
 TINY = Size(
@@ -60,6 +61,7 @@ TINY = Size(
     ttl_networked=8.0,
     fail_overs=1,
     ttl_fail_over=4.0,
+    scanned=50,
 )
 """For the test that every benchmark runs."""
 

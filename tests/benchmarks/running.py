@@ -222,7 +222,10 @@ def postgres() -> Iterator[Running]:
 
 
 @contextmanager
-def zookeeper() -> Iterator[Running]:
+def zookeeper(heap: str = ZookeeperServer.heap) -> Iterator[Running]:
     """Run ZooKeeper."""
-    with _directory() as directory, ZookeeperServer(directory) as server:
-        yield Running(f"zk://{server.address}/bench", server.address, _of_zookeeper(server.port))
+    with _directory() as directory:
+        server = ZookeeperServer(directory)
+        server.heap = heap
+        with server:
+            yield Running(f"zk://{server.address}/bench", server.address, _of_zookeeper(server.port))

@@ -42,6 +42,7 @@ class ZookeeperServer(Server):
     """One server. settings: lines of zoo.cfg; properties: Java system properties."""
 
     main = "org.apache.zookeeper.server.ZooKeeperServerMain"
+    heap = "96m"
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class ZookeeperServer(Server):
         config = self.directory / "zoo.cfg"
         config.write_text("".join(f"{name}={value}\n" for name, value in self._settings.items()))
         # for a quick start: the serial collector, no second compiler
-        options = ["-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        options = [f"-Xmx{self.heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         options += [f"-D{name}={value}" for name, value in self._properties.items()]
         # the package lists the libraries that it needs, except the last two, which TLS needs
         jars = ":".join(f"{JARS}/{name}.jar" for name in ("zookeeper", "slf4j-simple", "netty-codec", "netty-resolver"))
