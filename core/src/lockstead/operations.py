@@ -486,7 +486,9 @@ def listed(engine: Engine) -> Script[list[LockInfo]]:
     cursor = None
     while True:
         shown, cursor = yield from scanned(engine, PAGE, cursor)
-        found |= shown
+        for name, info in shown.items():
+            if info.decode_error is None or name not in found:
+                found[name] = info
         if cursor is None:
             return sorted(found.values(), key=lambda one: one.key)
 

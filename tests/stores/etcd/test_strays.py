@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from functools import partial
 
 import pytest
 
@@ -16,6 +17,7 @@ from lockstead.stores.etcd.batch import RANGED_MIN
 from lockstead.stores.etcd.encoding import b64, end_of
 from lockstead.stores.port import Store
 from lockstead.testing.conformance.base import is_a, shows
+from lockstead.testing.conformance.pages import paged
 from lockstead.values import Name, Space
 from tests.cli.valid import parsed
 from tests.servers.etcd import EtcdPlace, ask, keys_below
@@ -119,6 +121,12 @@ def test_a_key_beside_a_record_of_ours_does_not_hide_it(etcd: EtcdPlace, store: 
     assert shows(store.perform(Read(APT), LIMIT)).incarnation == first.incarnation
     (entry,) = store.perform(List(Space.LOCK), LIMIT).entries
     assert entry[1].incarnation == first.incarnation
+    shows(store.perform(Create(Name("app"), {"v": "1"}, 60.0, "", 66.0), LIMIT))
+    for page in (2, 3, 4):
+        pages = paged(partial(store.perform, limit=LIMIT), List(Space.LOCK, page=page))
+        shown = [entry for listing in pages for entry in listing.entries]
+        assert [name.key for name, _ in shown] == ["app", "apt"], "a page ends between the keys of one name"
+        assert shown[1][1].incarnation == first.incarnation
     renewed = store.perform(Extend(APT, {}, first.incarnation, lifetime=60.0), LIMIT)
     assert is_a(Snapshot, renewed).fields == first.fields
 

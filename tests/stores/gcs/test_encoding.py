@@ -303,3 +303,31 @@ def test_a_listing_whose_second_page_fails_fails() -> None:
     steps.send(answered(200, {"nextPageToken": "on"}))
     with pytest.raises(OutcomeUnknown):
         steps.send(answered(503))
+
+
+def test_a_page_has_one_request_and_the_next_one_goes_on_from_its_token() -> None:
+    steps = exchange(List(Space.LOCK, page=2), PLACE)
+    assert parse_qs(urlsplit(next(steps).target).query)["maxResults"] == ["2"]
+    with pytest.raises(StopIteration) as stopped:
+        steps.send(answered(200, {"items": [OBJECT], "nextPageToken": "on/+"}))
+    first: Listing = stopped.value.value
+    assert first.next_cursor is not None
+    assert len(first.entries) == 1
+    steps = exchange(List(Space.LOCK, page=5000, cursor=first.next_cursor), PLACE)
+    query = parse_qs(urlsplit(next(steps).target).query)
+    assert (query["pageToken"], query["maxResults"]) == (["on/+"], ["1000"])
+    with pytest.raises(StoreRefused, match="begin the listing again"):
+        steps.send(answered(400, {"error": {"message": "Invalid page token"}}))
+    cursor = first.next_cursor
+    for other in (List(Space.MEMBER, page=2, cursor=cursor), List(Space.LOCK, "apt", page=2, cursor=cursor)):
+        with pytest.raises(StoreRefused, match="begin the listing again"):
+            next(exchange(other, PLACE))
+
+
+@pytest.mark.parametrize("token", ["", 7, ["a"], {}, True, "x" * 5000])
+def test_h24_a_token_that_is_none_is_no_answer(token: object) -> None:
+    for page in (2, None):
+        steps = exchange(List(Space.LOCK, page=page), PLACE)
+        next(steps)
+        with pytest.raises(OutcomeUnknown, match="names no next page"):
+            steps.send(answered(200, {"items": [OBJECT], "nextPageToken": token}))

@@ -424,6 +424,24 @@ def test_a_change_starts_up_nothing_but_itself_while_nobody_waits(
     assert not any("Plan" in line for line in plan), plan
 
 
+@pytest.mark.parametrize("plans", ["force_custom_plan", "force_generic_plan"])
+def test_a_page_of_a_listing_is_read_by_the_index_and_not_sorted(
+    server: PostgresServer, store: Store, schema: str, plans: str
+) -> None:
+    made(store)
+    with server.asked() as connection:
+        connection.execute(
+            f"INSERT INTO {schema}.record SELECT space, 'key-' || n, part, granted, revision, updated, clock, fields "
+            f"FROM {schema}.record, pg_catalog.generate_series(1, 5000) AS n"
+        )
+        connection.execute(f"ANALYZE {schema}.record")
+        connection.execute(f"SET plan_cache_mode = {plans}")
+        connection.execute(f"PREPARE page AS {statements_of(schema).list.decode()}")
+        plan = str(connection.execute("EXPLAIN EXECUTE page ('lock', 'key-3', '', 100)").fetchall())
+    assert "Index Scan" in plan, plan
+    assert "Sort" not in plan, plan
+
+
 class Cut:
     """A relay that ends a connection right after a reply of the server, once the client has requested a change."""
 

@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -33,6 +34,7 @@ from lockstead.stores.examination import Severity
 from lockstead.stores.redlock.masters import Exchange
 from lockstead.stores.redlock.scripts import RIGHTS
 from lockstead.stores.redlock.store import RedlockStore
+from lockstead.testing.conformance.pages import paged, require_shown
 from lockstead.values import Name, Space
 from tests.servers.redis import RedisServer
 from tests.servers.redlock import PATIENT, RedlockPlace
@@ -379,6 +381,22 @@ def test_with_one_master_down_everything_works(
     assert [name for name, _ in store.perform(List(Space.LOCK), LIMIT).entries] == [APT]
     assert store.perform(create("other"), LIMIT) == Conflict()
     assert store.perform(Remove(APT, first.incarnation), LIMIT) == Removed()
+
+
+def test_masters_whose_pages_end_at_different_names_hide_no_lock(
+    opened: Callable[..., RedlockStore], three: RedlockPlace, space: str
+) -> None:
+    store = opened()
+    names = [Name(f"key-{number:02}") for number in range(24)]
+    for name in names:
+        assert isinstance(store.perform(Create(name, {"v": "1"}, 60.0, "", 66.0), LIMIT), Snapshot)
+    # each lock is still on two masters; the first has few of the first half, the second few of the other
+    for number, name in enumerate(names):
+        lacking = number // 12 if number % 4 else 2
+        assert on(three.servers[lacking], "DEL", f"{space}:lock:{name.key}") == 1
+    for page in (1, 2, 5, 11):
+        perform = partial(store.perform, limit=LIMIT)
+        require_shown(list(paged(perform, List(Space.LOCK, page=page))), set(names))
 
 
 def test_with_two_of_five_down_everything_works(opened: Callable[..., RedlockStore], five: RedlockPlace) -> None:

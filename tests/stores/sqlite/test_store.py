@@ -11,6 +11,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from lockstead.stores.bootclock import BootIdentity
 from lockstead.stores.mounts import mounts_in
 from lockstead.stores.sqlite.file import SCHEMA_VERSION, check_file_system, failure, file_system_of
 from lockstead.stores.sqlite.store import SqliteStore
+from lockstead.testing.conformance.pages import paged
 from lockstead.testing.conformance.waiting import Changed
 from lockstead.values import Name, Space
 from tests.runtime.faulty import until
@@ -315,6 +317,24 @@ def test_h24_a_damaged_record_is_refused_by_name_and_never_free(path: Path, open
             assert is_ours(seen.fields)
         assert isinstance(ask(store, Create(APT, {})), Conflict)
     assert isinstance(ask(store, Remove(APT, held.incarnation)), Removed)
+
+
+def test_names_that_are_no_text_end_no_listing_in_pages(path: Path, opened: Callable[..., SqliteStore]) -> None:
+    store = opened()
+    names = {Name(f"key-{number}") for number in range(4)}
+    for name in names:
+        ask(store, Create(name, {}))
+    connection = sqlite3.connect(path)
+    for key in ("CAST(x'6b65792d30ff' AS TEXT)", "CAST(x'6b65792d31ff' AS TEXT)", "CAST(x'ff00' AS TEXT)", "x'6b'"):
+        connection.execute(
+            f"INSERT INTO record SELECT space, {key}, part, granted, revision, updated, boot, namespace, fields "
+            "FROM record WHERE key = 'key-0'"
+        )
+    connection.commit()
+    connection.close()
+    for page in (1, 2, 3, 9):
+        pages = list(paged(partial(ask, store), List(Space.LOCK, page=page)))
+        assert {name for listing in pages for name, _ in listing.entries} == names
 
 
 @pytest.mark.parametrize("column", ["fields", "granted", "boot"])

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
 from lockstead.errors import OutcomeUnknown
-from lockstead.protocol.commands import Absent, Conflict, Listing, Snapshot
+from lockstead.protocol.commands import Absent, Conflict, List, Listing, Snapshot
 from lockstead.reading import COUNTER_MAX, clean, whole
 from lockstead.stores.kept import is_damaged, map_of_text, unreadable
 from lockstead.stores.postgres.libpq import Row
-from lockstead.values import Name, Space
+from lockstead.values import Name
 
 At: TypeAlias = "tuple[str, str, str]"
 
@@ -47,9 +47,10 @@ def changed(rows: Sequence[Row]) -> Snapshot | Conflict | Absent | None:
     return Conflict() if rows[0][0] is None else snapshot(rows[0])
 
 
-def listing(space: Space, rows: Sequence[Row], next_cursor: str | None) -> Listing:
+def listing(command: List, rows: Sequence[Row], next_cursor: str | None) -> Listing:
     """Return the result of a List."""
-    return Listing(tuple((Name(str(row[0]), space, str(row[1])), snapshot(row[2:])) for row in rows), next_cursor)
+    named = ((Name(str(row[0]), command.space, str(row[1])), row[2:]) for row in rows)
+    return Listing(tuple((name, snapshot(row)) for name, row in named if command.shows(name)), next_cursor)
 
 
 def snapshot(row: Row, fields: Mapping[str, str] | None = None) -> Snapshot:

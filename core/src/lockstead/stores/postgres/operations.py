@@ -98,13 +98,13 @@ class Operations:
 
     def _list(self, command: List) -> Operation[Listing]:
         last = text_place(command, 2) or ("", "")
-        under = (command.space.value, command.part_prefix, *last, None if command.page is None else str(command.page))
+        under = (command.space.value, *last, None if command.page is None else str(command.page))
         if command.key is None:
             rows = yield self._statements.list, under
         else:
-            rows = yield self._statements.list_key, (*under, command.key)
+            rows = yield self._statements.list_key, (*under, command.key, command.part_prefix)
         next_cursor = cursor(command, str(rows[-1][0]), str(rows[-1][1])) if len(rows) == command.page else None
-        return listing(command.space, rows, next_cursor)
+        return listing(command, rows, next_cursor)
 
     def _create(self, command: Create) -> Operation[Snapshot | Conflict]:
         self._on_acquire(topic(command.name))
