@@ -153,6 +153,10 @@ def _open_standard_streams() -> None:
 def main() -> None:
     """Run the command `lockstead`."""
     _open_standard_streams()
+    if "LOCKSTEAD_TELEMETRY" in os.environ:
+        from lockstead.telemetry import install_from_environment
+
+        install_from_environment(warn=say)
     sys.exit(call(sys.argv[1:]))
 
 

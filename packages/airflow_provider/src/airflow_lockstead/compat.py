@@ -88,6 +88,20 @@ def _exists(module: str) -> bool:
         return False
 
 
+def stats() -> Any:
+    """Return Airflow's statistics: what has `incr` and `timing` in this process.
+
+    Airflow 3.2 and later has a copy for tasks and one for its own processes, and sets up one of them in each.
+    """
+    for place in ("airflow.sdk.observability.stats", "airflow.observability.stats"):
+        shared = sys.modules.get(place.replace(".observability.", "._shared.observability.metrics."))
+        if shared is not None and getattr(shared, "_factory", None) is not None:
+            return import_module(place)
+    if _exists("airflow.sdk.observability.stats"):
+        return import_module("airflow.sdk.observability.stats")
+    return import_module("airflow.stats").Stats
+
+
 @cache
 def provider_keys() -> frozenset[str]:
     """Return the keys that this Airflow accepts from a provider, according to its own schema."""

@@ -249,8 +249,10 @@ def lock(spec: LockSpec, owner: str | None = None, labels: Mapping[str, str] | N
 
     Reads the connection, but does not open the store yet.
     """
+    from airflow_lockstead import measuring
     from lockstead import Lock
 
+    measuring.install()
     place = None if spec.lock is not None else PLACES.place(_conn_id(spec))
     settings = _settings(spec, owner)
     if labels:
@@ -260,8 +262,10 @@ def lock(spec: LockSpec, owner: str | None = None, labels: Mapping[str, str] | N
 
 async def async_lock(spec: LockSpec, owner: str | None = None) -> AsyncLock:
     """Return an async lock. owner: the owner name."""
+    from airflow_lockstead import measuring
     from lockstead import AsyncLock
 
+    measuring.install()
     place = None if spec.lock is not None else await PLACES.aplace(_conn_id(spec))
     made = AsyncLock(_url(spec, place), client=place.client if place else None, **_settings(spec, owner))
     return spec.of_permits(made)

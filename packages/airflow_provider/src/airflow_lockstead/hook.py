@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import lockstead
-from airflow_lockstead import compat, connection
+from airflow_lockstead import compat, connection, measuring
 from airflow_lockstead.fields import FIELDS, behaviour
 from airflow_lockstead.spec import DEFAULT_CONN_ID
 
@@ -53,11 +53,13 @@ class LocksteadHook(compat.BaseHook):  # type: ignore[misc]  # the base class is
 
     def lock(self, key: str, **settings: Any) -> Lock:
         """Return a lock of this store; settings are those of `lockstead.Settings.make`."""
+        measuring.install()
         place = connection.PLACES.place(self.lockstead_conn_id)
         return lockstead.Lock(place.lock_url(key), client=place.client, **settings)
 
     async def async_lock(self, key: str, **settings: Any) -> AsyncLock:
         """Return an async lock of this store."""
+        measuring.install()
         place = await connection.PLACES.aplace(self.lockstead_conn_id)
         return lockstead.AsyncLock(place.lock_url(key), client=place.client, **settings)
 

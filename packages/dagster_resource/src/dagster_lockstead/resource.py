@@ -18,6 +18,7 @@ from dagster_lockstead import compat
 from dagster_lockstead.frames import bears_interrupts
 from dagster_lockstead.spec import LockSpec, refuse_template
 from lockstead import urls
+from lockstead.telemetry import install_once
 from lockstead.values import Duration, seconds
 from lockstead.wrapping.spec import OnUnclean
 
@@ -179,6 +180,7 @@ class LockResource(dagster.ConfigurableResource):
         return self._named(lockstead.AsyncLock, key, settings)
 
     def _named(self, kind: Callable[..., L], key: str, settings: dict[str, Any]) -> L:
+        install_once()
         said = {"ttl": self.ttl, "purpose": self.purpose}
         given = {name: value for name, value in {**said, **settings}.items() if value is not None}
         location = self.store.location()

@@ -17,6 +17,7 @@ from lockstead import urls
 from lockstead.aio_hold import AsyncHold
 from lockstead.aio_lease import AsyncLease
 from lockstead.hold import Hold
+from lockstead.telemetry import install_once
 from prefect_lockstead import awaiting, blocking
 from prefect_lockstead.places import Place
 
@@ -68,6 +69,7 @@ class attached(Hold):  # noqa: N801 - used as `with attached(ticket):`
         super().__init__(self._attach, interrupt=True, drain=None)
 
     def _named(self) -> lockstead.LeaseTicket:
+        install_once()
         if self._ticket is None:
             raise TypeError(f"attached(parameter={self._parameter!r}) is for a function: give a block the ticket")
         return self._ticket

@@ -15,6 +15,7 @@ from prefect.exceptions import ObjectNotFound
 from pydantic import Field, HttpUrl, ValidationError, field_validator
 
 from lockstead import AsyncLock, Lock, connect, connect_async
+from lockstead.telemetry import install_once
 from prefect_lockstead import places
 from prefect_lockstead.fields import Access
 from prefect_lockstead.places import Place
@@ -167,6 +168,7 @@ for holding in store.list():
 
 
 def _named(kind: type[L], place: Place, settings: dict[str, Any]) -> L:
+    install_once()
     return kind(place.url, client=place.client, **{**place.settings, **settings})
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from lockstead import AsyncLease, AsyncLock, Lease, LeaseLost, Lock, nesting
+from lockstead.telemetry import install_once
 from lockstead.unclean import Unclean
 from lockstead.wrapping.messages import may_need_repair, repair_first
 from prefect_lockstead import reentrancy, run_context
@@ -18,6 +19,7 @@ L = TypeVar("L", Lock, AsyncLock)
 
 def resolved(kind: type[L], spec: LockSpec, found: Place) -> tuple[LockSpec, L, tuple[str, str]]:
     """Return the spec completed from the block, the lock, and its (store, key)."""
+    install_once()
     if spec.timeout is None and found.timeout is not None:
         spec = replace(spec, timeout=found.timeout)
     settings = {**found.settings, **spec.settings}

@@ -1,0 +1,80 @@
+"""Telemetry is switched on by an environment variable, and what cannot be switched on stops nobody."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from lockstead.listeners import LISTENERS
+from lockstead.telemetry import install_from_environment, otel, prometheus
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    yield
+    otel.uninstall()
+    prometheus.uninstall()
+    assert LISTENERS.every == ()
+
+
+@pytest.mark.parametrize(("names", "listeners"), [("otel", 2), ("prometheus", 1), (" otel, prometheus,", 3), ("", 0)])
+def test_the_variable_names_what_is_installed(names: str, listeners: int) -> None:
+    said: list[str] = []
+    for _ in range(2):
+        install_from_environment({"LOCKSTEAD_TELEMETRY": names, "LOCKSTEAD_LOCK_LABELS": "apt-*=apt,*"}, said.append)
+    assert (len(LISTENERS.every), said) == (listeners, [])
+
+
+@pytest.mark.parametrize(
+    ("environment", "line"),
+    [
+        ({"LOCKSTEAD_TELEMETRY": "statsd"}, "'statsd' is not switched on: it is not one of otel, prometheus"),
+        ({"LOCKSTEAD_TELEMETRY": "prometheus", "LOCKSTEAD_LOCK_LABELS": "="}, "a lock label is PATTERN=NAME"),
+    ],
+)
+def test_what_cannot_be_installed_is_one_line(environment: dict[str, str], line: str) -> None:
+    said: list[str] = []
+    install_from_environment(environment, said.append)
+    assert len(said) == 1
+    assert line in said[0]
+    assert LISTENERS.every == ()
+
+
+def test_the_command_line_works_without_what_it_was_asked_to_install(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "lockstead.cli", "run", f"sqlite:///{tmp_path}/locks.db#apt", "--", "echo", "done"],
+        env={**os.environ, "LOCKSTEAD_TELEMETRY": "prometheus,nothing"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    assert "LOCKSTEAD_TELEMETRY: 'nothing' is not switched on" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_opentelemetry_instrument_finds_what_to_call() -> None:
+    (found,) = entry_points(group="opentelemetry_instrumentor", name="lockstead")
+    instrumentor = found.load()()
+    instrumentor.instrument(skip_dep_check=True)
+    assert len(LISTENERS.every) == 2
+    instrumentor.uninstrument()
+    assert LISTENERS.every == ()
+
+
+def test_parsing_loads_none_of_it() -> None:
+    script = (
+        "import sys, lockstead\n"
+        "lock = lockstead.Lock('memory:#apt')\n"
+        "heavy = ('lockstead.telemetry', 'prometheus_client', 'opentelemetry')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
