@@ -1,7 +1,9 @@
 """`LockResource` by itself: in an op, a sensor and anywhere else, with another's client, and for many keys at once."""
 
+import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -204,3 +206,22 @@ def test_a_client_of_cloud_storage_is_asked_for_once_and_used(storage_client: tu
     assert result.success
     assert isinstance(result.output_for_node("holds"), int)
     assert len(asked) == 1
+
+
+def test_a_step_in_a_process_of_its_own_switches_telemetry_on(place: Place) -> None:
+    script = (
+        "import dagster_lockstead, sys\n"
+        "from lockstead.listeners import LISTENERS\n"
+        "dagster_lockstead.LockResource(store=sys.argv[1]).lock('k').inspect()\n"
+        "print('listeners', len(LISTENERS.every))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, place.url],
+        env={**os.environ, "LOCKSTEAD_TELEMETRY": "otel"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "listeners 2" in done.stdout or "'otel' is not switched on: traces need: pip install" in done.stderr
