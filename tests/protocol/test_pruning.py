@@ -87,6 +87,17 @@ def test_h36_a_live_registration_stays_and_so_does_its_lease(traits: Traits) -> 
     assert is_there(bench, member.name)
 
 
+@JUDGED
+def test_h36_a_lease_is_judged_by_the_largest_drift_that_a_lock_may_have(traits: Traits) -> None:
+    bench = Bench(traits)
+    context = bench.context()
+    member = bench.joined(bench.granted("a").lease, "m").registration.name
+    pruning(bench, context, is_dry=True).run()
+    bench.now += 14.9
+    assert not pruning(bench, context).run().removed
+    assert is_there(bench, member)
+
+
 def test_h36_a_date_that_is_ahead_decides_nothing() -> None:
     bench = Bench(DATED, skew=60.0)
     member = bench.joined(bench.granted("a").lease, "m").registration.name

@@ -1126,6 +1126,26 @@ def test_m06_a_broken_group_ends_with_the_next_renewal_of_each_reader(traits: Tr
 
 
 @CLOCKS
+@pytest.mark.parametrize("now", [True, False])
+def test_m06_a_registration_that_was_broken_before_its_answer_is_not_adopted(traits: Traits, now: bool) -> None:
+    bench = Bench(traits, ttl=TTL)
+    read_by(bench, "b")
+    request = reader(bench, "a")
+    session = reading(bench, request)
+    while not (isinstance(session.command, Create) and session.command.name.space is Space.MEMBER):
+        session.commit()
+    first = session.command.name
+    session.lose()
+    broken = break_lease(first, Revocation("me", "repair"), bench.context(), now=now, incarnation=None, salt="me")
+    assert bench.session(broken).run() is not None
+    grant = session.run()
+    assert isinstance(grant, Grant)
+    assert registration_of(grant).name != first
+    assert first not in bench.store.entries
+    assert isinstance(bench.asking("w", tries_once=True).run(), Contended)
+
+
+@CLOCKS
 def test_m06_a_break_of_one_reader_spares_the_others(traits: Traits) -> None:
     bench = Bench(traits, ttl=TTL)
     one, other = read_by(bench, "a"), read_by(bench, "b")

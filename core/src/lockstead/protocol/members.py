@@ -136,7 +136,10 @@ def attach(
     another incarnation, or a waiting writer.
     """
     name = member_name(lease, nonce)
-    registration, registered = yield from _register(name, lease.ttl, fields, context)
+    written = yield from _register(name, lease.ttl, fields, context)
+    if isinstance(written, Over):
+        return written
+    registration, registered = written
     try:
         joined = yield from _join(lease, context, mode, introduced_by)
     except StoreRefused:
@@ -162,7 +165,8 @@ def attach(
 
 def _register(
     name: Name, ttl: float, fields: Mapping[str, str], context: ProtocolContext
-) -> Script[tuple[LeaseId, Reply[Any]]]:
+) -> Script[tuple[LeaseId, Reply[Any]] | Over]:
+    """Write a registration, or adopt that of an earlier attempt; Over if an operator broke it meanwhile."""
     turn, holder = 0, fields["identity"]
     while True:
         try:
@@ -185,8 +189,15 @@ def _register(
             continue
         renewed = yield from ask(Extend(name, {}, seen.answer.incarnation, lifetime=ttl))
         if isinstance(renewed.answer, Snapshot):
+            own = LeaseId(name, holder, renewed.answer.incarnation, ttl)
+            lost = over(own, renewed.answer, context)
+            if lost is not None:
+                # one that was broken with now=True counts for nobody, however long it lives
+                with suppress(StoreUnavailable, OutcomeUnknown):
+                    yield from take_back(own, context)
+                return lost
             context.note_write(name, renewed, renewed.answer)
-            return LeaseId(name, holder, renewed.answer.incarnation, ttl), renewed
+            return own, renewed
 
 
 @frozen

@@ -49,6 +49,9 @@ COMPANION_AFTER: Final = 86400.0
 FAILURES_MAX: Final = 3
 """Number of removals without an answer in a row after which the store's error is raised."""
 
+DRIFT_SLACK: Final = 1.5
+"""A lock's own setting of drift is not known here: a record is judged as by the largest one, which is below 0.5."""
+
 PAGE: Final = 500
 """Number of records listed at once: at 50 removals a second they are 10 seconds old at most."""
 
@@ -254,17 +257,18 @@ class _Pruning:
             record = context.decode(name, seen)
         except StoreRefused:
             return Kept.UNREADABLE
-        if record.is_foreign or record.mode not in (EXCLUSIVE, SHARED):
+        if record.ttl is None or record.mode not in (EXCLUSIVE, SHARED):
             return None
+        patient = replace(record, ttl=record.ttl * DRIFT_SLACK)
         if self.request.is_dry:
-            is_over = seems_over(name, record, look.listed, seen, context) is not False
+            is_over = seems_over(name, patient, look.listed, seen, context) is not False
         else:
-            is_over = yield from look.judge.is_over(name, record, look.listed, seen)
+            is_over = yield from look.judge.is_over(name, patient, look.listed, seen)
         if is_over:
             return kind(record)
         if context.shows_age(name, seen):
             return None
-        left = over_in(name, record, look.listed, seen, context)
+        left = over_in(name, patient, look.listed, seen, context)
         self.done.again_in = left if self.done.again_in is None else min(self.done.again_in, left)
         return Kept.UNDECIDED
 
