@@ -679,6 +679,26 @@ def test_p06_m16_a_dead_waiters_turn_is_had_within_its_ttl(traits: Traits) -> No
     assert bench.now - begun < 30 * 1.02 + bench.traits.clock_skew_max + 2 * 5
 
 
+@EVERY
+@pytest.mark.parametrize(
+    "hostile",
+    [{"ttl": "3e9"}, {"ttl": "30", "lock_delay": "60"}, {"ttl": "3e9", "mode": "shared"}, {"ttl": "3e9", "mode": "x"}],
+)
+def test_p06_m16_a_turn_blocks_nobody_for_longer_than_a_turn_may_live(traits: Traits, hostile: dict[str, str]) -> None:
+    """M16. The turn was written by somebody who can write anything."""
+    bench = SemaphoreBench(traits, ttl=3600)
+    bench.taken("holder", 1)
+    bench.store.perform(Create(turn_name(API), {"v": "1", "identity": "x", **hostile}, lifetime=3e6, min_retention=3e6))
+    second = waiting(bench, "second")
+    begun = bench.now
+    for _ in range(5000):
+        if bench.turn == "second/turn":
+            break
+        second.wait(second.command.draw(lambda: 1.0)) if isinstance(second.command, Pause) else second.commit()
+    assert bench.turn == "second/turn"
+    assert bench.now - begun < 30 * 1.02 + bench.traits.clock_skew_max + 2 * 5
+
+
 def test_p06_a_newcomer_takes_a_free_permit_while_a_waiter_sleeps() -> None:
     bench = SemaphoreBench()
     held = bench.taken("holder", 1)

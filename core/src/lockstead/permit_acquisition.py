@@ -11,7 +11,6 @@ from lockstead.errors import NotAcquired, StoreError
 from lockstead.protocol.acquire import Contended, Grant
 from lockstead.protocol.commands import Script
 from lockstead.protocol.permits import (
-    TURN_TTL,
     Full,
     PermitRequest,
     SemaphoreRequest,
@@ -26,7 +25,7 @@ from lockstead.runtime.interrupt import uninterrupted
 from lockstead.runtime.local_queue import Waiter
 from lockstead.settings import Settings
 from lockstead.stores.port import SupportsFifoQueue
-from lockstead.values import Name
+from lockstead.values import TURN_TTL, Name
 
 L = TypeVar("L", bound=HeldLease)
 

@@ -51,6 +51,8 @@ PERMITS_MAX: Final = 10_000
 
 TURN: Final = "turn"
 """The part of the permit record that waiters acquire in turn; the other permit records of a key are its slots."""
+TURN_TTL: Final = 30.0
+"""Maximum ttl of the turn, in seconds: whatever its record says, it is over when it has not changed for so long."""
 
 
 SCRATCH_KEY: Final = "lockstead-doctor"
@@ -74,6 +76,11 @@ class Name:
     def is_slot(self) -> bool:
         """Return whether the record is one of the slots of a key, any of which serves a waiter."""
         return self.space is Space.PERMIT and self.part != TURN
+
+    @property
+    def is_turn(self) -> bool:
+        """Return whether the record is the turn of the waiters for a permit."""
+        return self.part == TURN and self.space is Space.PERMIT
 
     @property
     def topic(self) -> Name:

@@ -15,7 +15,7 @@ from lockstead.protocol.commands import Extend as _Extend
 from lockstead.protocol.observations import Observation, ObservationCache
 from lockstead.protocol.record import Record, decode
 from lockstead.settings import Settings
-from lockstead.values import Name, Space
+from lockstead.values import EXCLUSIVE, TURN_TTL, Name, Space
 
 
 @frozen
@@ -104,6 +104,8 @@ class ProtocolContext:
         """
         observations, fields = self.observations, seen.fields
         foreign = self.traits.foreign and name.space is Space.LOCK
+        if name.is_turn:
+            return _as_turn(decode(name, fields))
         last = observations.last_read
         # compared by fields, not by revision: a record repaired by hand must be decoded again
         if last is not None and last[0] == fields and last[1] is foreign:
@@ -172,6 +174,12 @@ class ProtocolContext:
         return max((known for known in (by_look, by_clock) if known is not None), default=None)
 
 
+def _as_turn(record: Record) -> Record:
+    """Bound a turn: it protects nothing, so whoever can write it must not make others wait for longer."""
+    ttl = TURN_TTL if record.ttl is None else min(record.ttl, TURN_TTL)
+    return replace(record, ttl=ttl, lock_delay=0.0, mode=EXCLUSIVE, wanted="", heir=None)
+
+
 def loss(lease: LeaseId, answer: Snapshot | Absent, context: ProtocolContext) -> LossReason | None:
     """Return why a lease is lost, from the answer to a read of its key; None if it is still ours."""
     if isinstance(answer, Absent):
@@ -238,7 +246,7 @@ def seems_over(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, co
     """Return whether a record has expired, by a read alone; None if it seems so, but only a write can prove it."""
     if seen.dead or record.ended:
         return True
-    if context.traits.clock is StoreClock.SERVER_EXPIRES:
+    if context.traits.clock is StoreClock.SERVER_EXPIRES and not name.is_turn:
         return False  # a renewal there need not change the record, so an unchanged one proves nothing
     first_received_at = context.observe(name, reply, seen).first_received_at
     ttl = record.ttl
@@ -263,7 +271,7 @@ def over_in(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, conte
     A hint for when to read again, not a verdict: the record may be renewed until then.
     """
     traits, drift = context.traits, context.settings.drift
-    if traits.clock is StoreClock.SERVER_EXPIRES:
+    if traits.clock is StoreClock.SERVER_EXPIRES and not name.is_turn:
         return inf  # the server decides when it drops the record, which no read shows
     ttl = context.settings.foreign_ttl if record.ttl is None else record.ttl
     if record.ttl is None and record.expires_at is not None:

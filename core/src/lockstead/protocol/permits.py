@@ -53,9 +53,6 @@ from lockstead.values import PERMITS_MAX, TURN, Name, Space
 TURNS_MAX: Final = 16
 """Maximum number of changes of a gate in a row: each but the last failed because another client changed it."""
 
-TURN_TTL: Final = 30.0
-"""Maximum ttl of the turn, in seconds."""
-
 OPEN_UNTIL: Final = "4102444800"
 """The year 2100: for foreign readers, since a gate never expires."""
 
@@ -97,6 +94,7 @@ class PermitRequest:
     is_queued: bool = False
     turn_grant: Grant | None = None
     turn_due_at: float = 0.0
+    turn_signs: int = 0
     abandoned: int = 0
 
     @property
@@ -441,7 +439,11 @@ def _take_turn(wish: PermitRequest, context: ProtocolContext, gives_up_at: float
 
 
 def _renew_turn(wish: PermitRequest, grant: Grant, context: ProtocolContext) -> Script[None]:
-    renewed = yield from renew(grant.lease, {}, replace(context, settings=wish.turn_settings))
+    # a number that changes: where the server drops records, others would not see an empty renewal
+    wish.turn_signs += 1
+    renewed = yield from renew(
+        grant.lease, {"sign": str(wish.turn_signs)}, replace(context, settings=wish.turn_settings)
+    )
     if isinstance(renewed, Over):
         wish.turn_grant = None
     else:
