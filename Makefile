@@ -190,7 +190,8 @@ bench-dagster: $(STAMP) debian ## measure a lock in a real Dagster's ops beside 
 	$(BUILD)/dagster/1.13/bin/python -m tests.benchmarks.pools $(ARGS)
 
 .PHONY: pictures
-pictures: $(STAMP) debian ## take the pictures of the docs anew, in headless Chromium on real orchestrators
+pictures: $(STAMP) debian ## take the pictures of the docs anew, in headless Chromium on real stores and orchestrators
+	$(RUN)/python -m tests.dashboard.pictures $(ARGS)
 	@scripts/orchestrator airflow 3.3
 	$(RUN)/python -m tests.airflow.pictures $(ARGS)
 	@scripts/orchestrator prefect 3.8

@@ -16,6 +16,7 @@ from lockstead.dashboard.history import History
 from lockstead.dashboard.recording import Recorder
 from lockstead.dashboard.rendering import Rendered, environment
 from lockstead.dashboard.rows import DESCRIBED_MAX, row_of
+from lockstead.dashboard.strip import strip
 from lockstead.dashboard.watching import Watch
 from lockstead.monitor.names import LockNames
 from lockstead.monitor.openmetrics import Metrics
@@ -140,6 +141,8 @@ class Dashboard:
         row = None if held is None else row_of(listing.name, held, listing.listed_at, parts_max=DESCRIBED_MAX)
         said = await self.details.of(listing.name, self.client(listing.name), key)
         seen = await self.recorder.of(listing.name, key)
+        told = timeline(row, seen, said.audit)
+        holders = () if row is None else (row.holder, *(part.holder for part in row.readers + row.permits))
         return {
             "now": now,
             "store": store,
@@ -147,5 +150,6 @@ class Dashboard:
             "row": row,
             "waiting": said.waiters,
             "problem": "" if store.is_down else said.problem,
-            "timeline": timeline(row, seen, said.audit),
+            "timeline": told,
+            "strip": strip(told, holders, now),
         }
