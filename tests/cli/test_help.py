@@ -47,7 +47,7 @@ SEMAPHORE = 'lockstead run -n 3 "$url" -- true 2>/dev/null; '
 TOKEN = "umask 077; openssl rand -hex 32 > token; "
 BEFORE = {"renew": HELD, "release": HELD, "break": HELD, "permits": SEMAPHORE, "dashboard": TOKEN}
 
-SERVES = ("dashboard",)
+SERVES = ("dashboard", "reap")
 """Commands that serve until they are stopped."""
 
 
@@ -158,7 +158,7 @@ def completed_by_bash(*words: str) -> list[str]:
 
 def test_bash_completes_the_subcommands() -> None:
     assert completed_by_bash("") == sorted(cli.commands)
-    assert completed_by_bash("re") == ["release", "renew"]
+    assert completed_by_bash("re") == ["reap", "release", "renew"]
 
 
 def test_bash_completes_options_and_shells() -> None:

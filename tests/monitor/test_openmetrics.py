@@ -43,6 +43,7 @@ def test_the_values_of_a_name_are_those_of_its_leases() -> None:
         info("apt-1", alert_epoch=NOW - 1),
         info("apt-2", age=250.0, acquired_epoch=NOW - 900, wanted_by="w/1"),
         info("apt-3", is_expired=True, alert_epoch=NOW - 1, acquired_epoch=NOW - 9999),
+        info("apt-4", alert_epoch=NOW - 1, revoked_by="anna"),
         info("odd", decode_error="damaged"),
     )
     metrics.of("memory:").reap("apt-9")

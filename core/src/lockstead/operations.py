@@ -33,7 +33,7 @@ from lockstead.protocol.members import (
     take_back,
 )
 from lockstead.protocol.members import Attached as Joined
-from lockstead.protocol.record import number, progress_text
+from lockstead.protocol.record import Record, number, progress_text
 from lockstead.protocol.renew import BEING_RELEASED, Over, extensible, over, renew
 from lockstead.protocol.renew import Renewed as Renewal
 from lockstead.protocol.retries import with_retries
@@ -335,11 +335,19 @@ class LockOperations:
         return Limits(self.settings.request_timeout, gives_up_at, engine.refuse_if_closed)
 
     def broken(
-        self, *, reason: str, by: str | None, now: bool, incarnation: str | None, reader: LockInfo | None = None
+        self,
+        *,
+        reason: str,
+        by: str | None,
+        now: bool,
+        incarnation: str | None,
+        reader: LockInfo | None = None,
+        judges: Callable[[Record], bool] | None = None,
     ) -> Script[BreakResult | None]:
         """Revoke or remove the lease on the lock, and write an audit entry; None if there is no lease.
 
-        reader: break the lease of this one reader, and not those of all.
+        reader: break the lease of this one reader, and not those of all. judges: whether to revoke the lease as its
+        record is when it is revoked; None if not.
 
         A lease that was revoked before has its entry already, unless writing it failed: then it is written now, under
         the name that it would have had.
@@ -354,7 +362,7 @@ class LockOperations:
                 raise ValueError(f"{given!r} is not a reader; pass one of lock.inspect().readers")
             name, incarnation = Name(self.key, Space.MEMBER, reader.registration), reader.incarnation
         done = yield from leaving.break_lease(
-            name, revoked, context, now=now, incarnation=incarnation, salt=fresh_nonce()
+            name, revoked, context, now=now, incarnation=incarnation, salt=fresh_nonce(), judges=judges
         )
         if done is None:
             return None

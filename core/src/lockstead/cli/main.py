@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "list": ("listing:list_locks", "Show every lock of a store, overdue ones first."),
     "permits": ("permits:permits", "Show a semaphore, change its limit, or remove it."),
     "prune": ("prune:prune", "Remove what dead processes left in a store, and old history."),
+    "reap": ("reap:reap", "Alert on overdue locks; revoke those whose holders asked for it."),
     "release": ("release:release", "Release the lease that a ticket names."),
     "renew": ("renew:renew", "Extend the lease that a ticket names by its ttl."),
     "run": ("run:run", "Hold a lock while a command runs."),

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from lockstead.monitor.leases import leases
 from lockstead.monitor.names import LockNames
 from lockstead.monitor.rounds import Round
-from lockstead.states import held_for, overdue_for, time_left
+from lockstead.states import held_for, state_of, time_left
 from lockstead.views import LockInfo
 
 OPENMETRICS: Final = CONTENT_TYPE_LATEST
@@ -46,7 +46,7 @@ class _Sums:
             self.held_seconds = max(self.held_seconds or 0.0, held)
         if left is not None:
             self.ttl_left_seconds = left if self.ttl_left_seconds is None else min(self.ttl_left_seconds, left)
-        self.overdue += overdue_for(lease, now) is not None
+        self.overdue += state_of(lease, now) == "overdue"
 
 
 @dataclass(slots=True)

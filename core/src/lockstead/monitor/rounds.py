@@ -9,7 +9,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -118,10 +118,11 @@ class Rounds:
         for watcher in self._watchers:
             watcher.began(at)
         try:
-            async for info in self._client.scan():
-                locks += 1
-                for watcher in self._watchers:
-                    watcher.saw(info)
+            async with aclosing(self._client.scan()) as shown:
+                async for info in shown:
+                    locks += 1
+                    for watcher in self._watchers:
+                        watcher.saw(info)
         except StoreError as failed:
             error = shortened(clean(str(failed)), ERROR_BYTES_MAX) or type(failed).__name__
         self._failures = 0 if error is None else self._failures + 1

@@ -6,7 +6,7 @@ holder.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from enum import Enum
 from hashlib import sha256
@@ -381,7 +381,14 @@ class Broken:
 
 
 def break_lease(
-    name: Name, revoked: Revocation, context: ProtocolContext, *, now: bool, incarnation: str | None, salt: str
+    name: Name,
+    revoked: Revocation,
+    context: ProtocolContext,
+    *,
+    now: bool,
+    incarnation: str | None,
+    salt: str,
+    judges: Callable[[Record], bool] | None = None,
 ) -> Script[Broken | None]:
     """Break the lease under a key as an operator; None if there is none (or no longer that incarnation).
 
@@ -389,7 +396,8 @@ def break_lease(
     There is no overlap. A lease that is revoked already is left alone: each write would extend it by another ttl.
     now: revoke and end it at once, so that the key is free and the next holder gets the outcome; with a lock-delay,
     replace it by a tombstone for that time, with one Replace (a Remove and a Create would leave a gap). A damaged or
-    foreign record can only be removed; a newer version is refused.
+    foreign record can only be removed; a newer version is refused. judges: whether to break the lease as its record is
+    now; a revocation expects the record that was judged.
     """
     for _ in range(LOOKS_MAX):
         reply = yield from ask(Read(name))
@@ -405,7 +413,7 @@ def break_lease(
                 raise
             # unreadable, so no outcome can be kept: it can only be removed
             record = Record(holder=seen.fields.get("identity", ""), ttl=None)
-        if record.ended:
+        if record.ended or (judges is not None and not judges(record)):
             return None
         if now and record.lock_delay > 0:
             return (yield from _replace_by_tombstone(name, seen, record, revoked, context, salt))
