@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator, ValidationError
 import lockstead
 from lockstead.cli.exits import say_error
 from lockstead.cli.main import COMMANDS, call
-from lockstead.cli.schemas import ERROR_KINDS, OUTPUTS, document
+from lockstead.cli.schemas import ERROR_KINDS, OTHERS, OUTPUTS, document
 from lockstead.errors import (
     LeaseLost,
     LossReason,
@@ -36,7 +36,7 @@ def test_each_command_with_json_has_a_schema() -> None:
     assert with_json == set(OUTPUTS)
 
 
-@pytest.mark.parametrize("name", [*OUTPUTS, "error"])
+@pytest.mark.parametrize("name", [*OUTPUTS, *OTHERS])
 def test_the_schema_is_valid_and_names_its_version(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(["schema", name]) == 0
     (line,) = capsys.readouterr().out.splitlines()
@@ -49,7 +49,7 @@ def test_the_schema_is_valid_and_names_its_version(name: str, capsys: pytest.Cap
 def test_without_a_command_all_schemas_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert call(["schema"]) == 0
     ids = [json.loads(line)["$id"].rpartition(":")[2] for line in capsys.readouterr().out.splitlines()]
-    assert ids == [*OUTPUTS, "error"]
+    assert ids == [*OUTPUTS, *OTHERS]
     assert call(["schema", "run"]) == 64
 
 

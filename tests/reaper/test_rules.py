@@ -140,7 +140,7 @@ CHECKS: list[Callable[[ModuleType], None]] = [
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_the_rules_hold(check: Callable[[ModuleType], None]) -> None:
+def test_h38_the_rules_hold(check: Callable[[ModuleType], None]) -> None:
     check(rules)
 
 

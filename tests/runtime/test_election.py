@@ -487,6 +487,13 @@ def test_m20_a_late_answer_does_not_show_an_earlier_term() -> None:
     assert view.seen is None
 
 
+def test_an_election_that_is_closed_in_a_term_ends_without_a_pause(url: str) -> None:
+    election = Election(f"{url}#led", owner="a", backoff_max=300.0)
+    began = time.monotonic()
+    election.run(lambda _term: election.close())
+    assert time.monotonic() - began < 100
+
+
 def test_a_closed_client_ends_an_observer() -> None:
     election = at(MemoryStore())
     seen = election.observe()

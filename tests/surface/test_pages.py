@@ -21,6 +21,7 @@ GUIDES = [
             "semaphores",
             "elections",
             "dashboard",
+            "reaper",
             "run",
             "command-line",
             "json",

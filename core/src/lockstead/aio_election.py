@@ -182,6 +182,7 @@ class AsyncElection(registry.NamedLock):
         while True:
             self._on_campaign()
             left = None if limit is None else max(0.0, limit - (monotonic() - began))
+            self._refuse_if_closed()
             await self._rest(engine, left)
             self._refuse_if_closed()
             spent = monotonic() - began

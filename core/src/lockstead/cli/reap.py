@@ -52,6 +52,7 @@ ONCE_WAITS: Final = 5.0
 @click.option("--token-file", metavar="FILE", help="File with the token that /metrics needs.")
 @click.option("--anonymous", is_flag=True, help="Let other machines read /metrics without a token.")
 @click.option("--lock-label", "lock_labels", metavar="PATTERN=NAME", multiple=True, help="Name of locks in /metrics.")
+@click.option("--prune/--no-prune", default=True, help="Also prune the stores, each hour, slowly. Default: prune.")
 @click.option("--owner", metavar="TEXT", help="Name of this reaper. Default: host/pid.")
 @click.option("--dry-run", is_flag=True, help="Print what it would do; write nothing, and alert nobody.")
 @click.option("--once", is_flag=True, help="Do it once and exit, as from cron.")
@@ -65,6 +66,7 @@ def reap(
     token_file: str | None,
     anonymous: bool,
     lock_labels: Sequence[str],
+    prune: bool,
     owner: str | None,
     dry_run: bool,
     once: bool,
@@ -95,7 +97,7 @@ def reap(
     outlets, hook = _outlets(None if dry_run else webhook, None if dry_run else command)
     serving = _Serving.of(listen, token_file, is_anonymous=anonymous) if not once else None
     value = None if serving is None else f"http://{serving.address}/"
-    plan = Plan(every, repeat, dry_run, owner, value, names, outlets)
+    plan = Plan(every, repeat, dry_run, prune, owner, value, names, outlets)
     logger = logging.getLogger("lockstead.reaper")
     logger.setLevel(logging.INFO)
     logger.addHandler(_Said())

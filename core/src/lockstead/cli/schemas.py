@@ -81,6 +81,8 @@ ENTRY: Final[Mapping[str, Schema]] = {
     "at": INSTANT_0,
     **dict.fromkeys(("what", "by", "reason", "owner", "holder", "incarnation"), TEXT_0),
     "token": WHOLE_0,
+    "mode": TEXT_0,
+    "slot": WHOLE_0,
 }
 """The keys of an audit entry."""
 
@@ -186,14 +188,43 @@ ERROR: Final = _object(
 """The last line of standard error of a command that failed, with `--json`."""
 
 
+ALERT: Final = _object(
+    {
+        "version": {"const": 1, "description": "within it keys are only added"},
+        "event": {"enum": ["overdue", "unlocked"]},
+        "id": {**TEXT, "description": "the same if another reaper repeats the alert"},
+        "number": {**WHOLE, "description": "which alert on this lease, from 1"},
+        "at": INSTANT,
+        **dict.fromkeys(("by", "store", "key", "name", "mode"), TEXT),
+        "slot": WHOLE_0,
+        **dict.fromkeys(("owner", "holder", "purpose", "progress", "value", "url"), TEXT_0),
+        "labels": _map(TEXT_0),
+        "acquired_at": INSTANT_0,
+        "expected": SECONDS_0,
+        "alert_at": INSTANT_0,
+        "auto_unlock_at": INSTANT_0,
+        "token": WHOLE_0,
+        **dict.fromkeys(("incarnation", "host"), TEXT_0),
+        "pid": WHOLE_0,
+        **dict.fromkeys(("where", "backtrace"), TEXT_0),
+    }
+)
+"""What `reap` sends to a webhook, and to a command on standard input."""
+
+OTHERS: Final = {"error": ERROR, "alert": ALERT}
+"""What is no output of a command."""
+
+
 def document(name: str) -> dict[str, Any]:
-    """Return the schema of a command's lines, or of `error`, as a document of its own."""
-    schema = ERROR if name == "error" else OUTPUTS[name]
-    what = "the last line of standard error" if name == "error" else f"each line of 'lockstead {name}'"
+    """Return the schema of a command's lines, of `error` or of `alert`, as a document of its own."""
+    schema = OTHERS[name] if name in OTHERS else OUTPUTS[name]
+    what = {"error": "the last line of standard error with --json", "alert": "an alert of 'lockstead reap'"}.get(
+        name, f"each line of 'lockstead {name}' with --json"
+    )
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:lockstead:{__version__}:{name}",
-        "title": f"lockstead {__version__}: {what} with --json",
+        "title": f"lockstead {__version__}: {what}",
         **schema,
         "$defs": {"lock": _object(LOCK)},
     }

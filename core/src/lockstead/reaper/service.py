@@ -49,6 +49,12 @@ CAMPAIGN_AGAIN: Final = 30.0
 FLUSH: Final = 5.0
 """Seconds for the delivery of alerts at the end."""
 
+PRUNE_FIRST: Final = 300.0
+PRUNE_EVERY: Final = 3600.0
+PRUNED_PER_SECOND: Final = 2.0
+PRUNED_MAX: Final = 500
+"""Records that are removed each hour at most: nobody is in a hurry."""
+
 STALE: Final = 3.0
 """Rounds without an end after which a store counts as not watched; at least 30 s."""
 
@@ -60,6 +66,7 @@ class Plan:
     every: float = 30.0
     repeat: float = 600.0
     is_dry: bool = False
+    prunes: bool = True
     owner: str | None = None
     value: str | None = None
     names: LockNames = field(default_factory=LockNames)
@@ -152,16 +159,29 @@ class StoreReaper:
         self.watch.forget()
         self.term, self.watch.is_acting = term, True
         self.rounds.wake()
-        stopping = asyncio.ensure_future(stop.wait())
-        over = asyncio.ensure_future(is_over.wait())
+        waits = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(is_over.wait())]
+        beside = [asyncio.ensure_future(self._prune())] if self._plan.prunes else []
         try:
-            await asyncio.wait([stopping, over], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            stopping.cancel()
-            over.cancel()
+            for one in (*waits, *beside):
+                one.cancel()
             self.term, self.watch.is_acting = None, False
             self.watch.forget()
             log.info("%s: this reaper no longer acts", self.store)
+
+    async def _prune(self) -> None:
+        """Remove what nobody else removes, slowly, while this reaper leads."""
+        await asyncio.sleep(PRUNE_FIRST)
+        while True:
+            try:
+                pruned = await self.client.prune(per_second=PRUNED_PER_SECOND, at_most=PRUNED_MAX)
+            except StoreError as error:
+                log.warning("%s: not pruned: %s", self.store, clean(str(error)))
+            else:
+                if count := sum(pruned.removed.values()):
+                    log.info("%s: removed %d records of dead processes and old history", self.store, count)
+            await asyncio.sleep(PRUNE_EVERY)
 
     async def once(self, patience: float) -> str | None:
         """Do what one round asks for; return why the store did not answer. NotAcquired if another reaper acts."""
