@@ -5,7 +5,7 @@ A round that failed leaves the last values in place; `lockstead_scrape_timestamp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -51,13 +51,14 @@ class _Sums:
 
 @dataclass(slots=True)
 class StoreMetrics:
-    """The metrics of one store: a watcher of its rounds."""
+    """The metrics of one store: a watcher of its rounds. leads: whether this process is its acting reaper."""
 
     store: str
     names: LockNames
     at: float = 0.0
     done_at: float | None = None
     errors: int = 0
+    leads: Callable[[], bool] | None = None
     reaped: dict[str, int] = field(default_factory=dict)
     shown: dict[str, _Sums] = field(default_factory=dict)
     _next: dict[str, _Sums] = field(default_factory=dict)
@@ -130,9 +131,15 @@ class Metrics(Collector):
         stamp = GaugeMetricFamily(
             "lockstead_scrape_timestamp_seconds", "When the last complete round began.", labels=("store",)
         )
+        leads = GaugeMetricFamily(
+            "lockstead_reaper_leads", "Whether this reaper acts for the store.", labels=("store",)
+        )
         for store in stores:
+            if store.leads is not None:
+                leads.add_metric((store.store,), float(store.leads()))
             errors.add_metric((store.store,), store.errors)
             if store.done_at is not None:
                 stamp.add_metric((store.store,), store.done_at)
+        yield leads
         yield errors
         yield stamp
