@@ -17,6 +17,7 @@ from starlette.applications import Starlette
 from lockstead import AsyncClient
 from lockstead.dashboard import create_app
 from lockstead.dashboard.state import Dashboard
+from lockstead.protocol.commands import Command
 from tests.runtime.faulty import Faulty, quiet
 
 SITE: Final = "http://localhost:8123"
@@ -74,6 +75,14 @@ class Asker:
             watch.wake()
             await asyncio.sleep(0.001)
         await self.dash.recorder.settled()
+
+
+class Prompt(Faulty):
+    """A store that answers in the event loop. A loop in virtual time does not wait for threads."""
+
+    async def aperform(self, command: Command[Any], limit: float) -> Any:
+        """Answer at once."""
+        return self.perform(command, limit)
 
 
 @asynccontextmanager
