@@ -68,6 +68,7 @@ class Asker:
 
     async def round(self) -> None:
         """Have the store listed once more."""
+        self.dash.start()
         (watch,) = self.dash.watches.values()
         rounds = watch.listing.rounds
         watch.looked()

@@ -76,17 +76,23 @@ def create_app(
     access = Access(
         token=token, admin_token=admin_token, trusted_proxy_header=trusted_proxy_header, hosts=hosts, clock=clock
     )
-    dash = Dashboard(
-        stores,
-        access,
-        every=every,
-        history=History(None if history is None else fspath(history)),
-        always=history is not None,
-        names=LockNames.parse(lock_labels),
-        rows_max=rows_max,
-        title=title,
-        wall=wall,
-    )
+    names = LockNames.parse(lock_labels)
+    kept = History(None if history is None else fspath(history))
+    try:
+        dash = Dashboard(
+            stores,
+            access,
+            every=every,
+            history=kept,
+            always=history is not None,
+            names=names,
+            rows_max=rows_max,
+            title=title,
+            wall=wall,
+        )
+    except BaseException:
+        kept.close()
+        raise
     pages = Pages(dash)
 
     @asynccontextmanager

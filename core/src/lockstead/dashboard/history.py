@@ -20,6 +20,9 @@ OF_A_LOCK_MAX: Final = 1_000
 IN_MEMORY_MAX: Final = 20_000
 SHOWN_MAX: Final = 200
 
+MAGIC: Final = b"SQLite format 3\0"
+"""What every SQLite file begins with."""
+
 APPLICATION: Final = 0x6C6B6873
 VERSION: Final = 1
 
@@ -94,8 +97,12 @@ def opened(path: str) -> sqlite3.Connection:
         with suppress(FileExistsError):
             # it repeats texts of records, so it is for its owner alone
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        with open(path, "rb") as file:  # noqa: PTH123 - as it was given
+            begins = file.read(len(MAGIC))
     except OSError as error:
         raise ValueError(f"the history {path!r} cannot be opened: {error.strerror}") from None
+    if begins not in (b"", MAGIC):
+        raise ValueError(f"{path!r} is not a dashboard's history: give a new file")
     database = sqlite3.connect(path, timeout=0, check_same_thread=False, isolation_level="IMMEDIATE")
     try:
         _prepared(database, path)
@@ -104,8 +111,6 @@ def opened(path: str) -> sqlite3.Connection:
         code = getattr(error, "sqlite_errorcode", None)
         if code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise ValueError(f"another dashboard uses the history {path!r}: give each a file of its own") from None
-        if code == sqlite3.SQLITE_NOTADB:
-            raise ValueError(f"{path!r} is not a dashboard's history: give a new file") from None
         raise ValueError(f"the history {path!r} cannot be opened: {error}") from None
     except BaseException:
         database.close()
