@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+import lockstead
 from lockstead import LeaseTicket
 from lockstead.views import LockInfo
-from tests.cli.shell import PROGRAM, Shell
+from tests.cli.shell import PROGRAM, Done, Shell
 
 
 def holding(files: Shell, limit: int = 3, held: int = 2) -> list[object]:
@@ -133,9 +134,64 @@ def test_a_command_waits_for_a_permit_and_not_longer_than_it_may(files: Shell) -
     del kept
 
 
+def test_a_permit_is_held_through_several_steps(files: Shell) -> None:
+    said = files.run("acquire", "-n", "2", "--json", files.url()).said
+    ticket = LeaseTicket.parse(said["ticket"])
+    assert (said["slot"], said["sequencer"]) == (ticket.slot, f"{said['token']}:permit/{ticket.slot}:apt")
+    other = files.acquire("-n", "2")
+    files.run("acquire", "-n", "2", "--timeout", "0", files.url()).fails(75, "'apt': all 2 permits are held by")
+    assert files.run("renew", other).code == 0
+    assert files.run("release", other).code == 0
+    shown = files.run("permits", "--json", files.url()).said["permits"]
+    assert [one["slot"] for one in shown["held"]] == [ticket.slot]
+    assert files.run("acquire", files.url()).code == 69
+
+
+@pytest.mark.parametrize("command", ["run", "acquire"])
+def test_another_limit_is_refused_followed_or_set(files: Shell, command: str) -> None:
+    with files.client() as client:
+        client.semaphore("apt", 2).acquire().release()
+
+    def with_limit(limit: str, *words: str) -> Done:
+        done = files.run(command, "-n", limit, *words, files.url(), *(["--", "true"] if command == "run" else []))
+        if command == "acquire" and done.code == 0:
+            files.run("release", done.out.strip())
+        return done
+
+    for words in ((), ("--on-mismatch", "refuse")):
+        with_limit("3", *words).fails(69, "has 2 permits, this process expects 3")
+    followed = with_limit("3", "--on-mismatch", "follow")
+    assert followed.code == 0
+    assert "has 2 permits" in followed.err
+    assert with_limit("3", "--on-mismatch", "resize").code == 0
+    assert files.run("permits", "--json", files.url()).said["permits"]["limit"] == 3
+
+
+def test_wait_ends_when_a_permit_is_free(files: Shell) -> None:
+    kept = holding(files, limit=2, held=2)
+    files.run("wait", "--timeout", "0.2", files.url()).fails(75, "'apt': all 2 permits are held")
+    done = files.run("wait", "--timeout", "0", "--json", files.url())
+    assert (done.code, done.said["state"], done.said["permits"]["free"]) == (75, "held", 0)
+    waiting = files.start("wait", "--json", files.url())
+    assert waiting.poll() is None
+    lease = kept[1]
+    assert isinstance(lease, lockstead.Lease)
+    lease.release()
+    done = files.ended(waiting)
+    assert (done.code, done.said["state"], done.said["permits"]["free"]) == (0, "free", 1)
+    files.run("permits", "--set", "0", files.url())
+    files.run("wait", "--timeout", "0", files.url()).fails(75, "'apt': it is a closed semaphore: its limit is 0")
+
+
 @pytest.mark.parametrize(
     ("words", "code", "line"),
     [
+        (("run", "-n", "2", "--shared", "URL", "--", "true"), 64, "no two holders share: leave out --shared"),
+        (("acquire", "-n", "2", "--shared", "URL"), 64, "no two holders share: leave out --shared"),
+        (("run", "--on-mismatch", "follow", "URL", "--", "true"), 64, "--on-mismatch belongs to -n N"),
+        (("acquire", "--on-mismatch", "follow", "URL"), 64, "--on-mismatch belongs to -n N"),
+        (("acquire", "-n", "2", "--on-mismatch", "x", "URL"), 64, "'x' is not one of 'refuse', 'follow', 'resize'"),
+        (("acquire", "-n", "0", "URL"), 64, "permits is 0; it must be at least 1"),
         (("permits", "URL", "--set", "-1"), 64, "permits is -1; it must be at least 0 and at most 10000"),
         (("permits", "URL", "--set", "x"), 64, "'x' is not a valid integer"),
         (("permits", "URL", "--set", "2", "--remove"), 64, "--set and --remove exclude each other"),

@@ -14,8 +14,11 @@ import click
 from lockstead.cli.exits import Exit, Failed, say
 from lockstead.cli.options import (
     as_json,
+    check_permits,
+    lock_or_semaphore,
     metadata_options,
     parse_lock_url,
+    permit_options,
     settings_of,
     shared_option,
     timeout_option,
@@ -41,6 +44,7 @@ Examples:
   lockstead acquire sqlite:///locks.db#nightly --owner "ci:$USER" > ticket
   lockstead acquire --json --timeout 0 sqlite:///locks.db#nightly
   lockstead acquire --shared sqlite:///locks.db#index
+  lockstead acquire -n 3 sqlite:///locks.db#api
 
 \b
 The lease is not renewed automatically: run 'lockstead renew' within the ttl,
@@ -59,6 +63,7 @@ Exit codes: 0 the lock is held and its ticket was printed, or
 @timeout_option
 @shared_option
 @metadata_options()
+@permit_options
 @verbose_option
 @as_json()
 def acquire(
@@ -69,6 +74,8 @@ def acquire(
     purpose: str | None,
     owner: str | None,
     labels: Sequence[str],
+    permits: int | None,
+    on_mismatch: str | None,
     verbose: bool,
     json: bool,
 ) -> int:
@@ -76,7 +83,7 @@ def acquire(
     named = parse_lock_url(url)
     wanted = settings_of(named, {"ttl": ttl, "mode": mode, "purpose": purpose, "owner": owner}, labels)
     wanted.setdefault("ttl", TTL)
-    Settings.make(**wanted)
+    check_permits(permits, on_mismatch, Settings.make(**wanted).mode)
     from lockstead.cli.progress import ProgressListener, warn_of_unclean
     from lockstead.lock import Client
 
@@ -84,7 +91,8 @@ def acquire(
     with interruptible(f"the wait for {named.key!r}") as signals:
         listener = ProgressListener(verbose=verbose, on_granted=signals.granted)
         with Client(urls.open_store(named.store), listener=listener) as client:
-            lease = client.lock(named.key, **wanted)._acquire(timeout, began=began)
+            lock = lock_or_semaphore(client, named.key, wanted, permits, on_mismatch)
+            lease = lock._acquire(timeout, began=began)
             _print_ticket(client, lease, signals, json=json)
             warn_of_unclean(lease.key, lease.previous_lease)
             warn_of_place(client)
@@ -112,6 +120,7 @@ def _print_ticket(client: Client, lease: Lease, signals: Signals, *, json: bool)
             "token": None if sequencer is None else sequencer.token,
             "sequencer": None if sequencer is None else str(sequencer),
             "incarnation": ticket.incarnation,
+            "slot": ticket.slot,
         }
         lease.check()
         _unless_ended(signals)

@@ -17,10 +17,11 @@ from lockstead.cli.exits import say
 from lockstead.registry import Target, target
 from lockstead.settings import Settings
 from lockstead.stores import url as urls
-from lockstead.values import SHARED, TICKET_CHARACTERS_MAX, LeaseTicket, seconds
+from lockstead.values import SHARED, TICKET_CHARACTERS_MAX, LeaseTicket, checked_permits, seconds
 
 if TYPE_CHECKING:
-    from lockstead.lock import Client
+    from lockstead.lock import Client, Lock
+    from lockstead.semaphore import Semaphore
     from lockstead.stores.port import StoreUrl
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,6 +53,38 @@ verbose_option: Final = click.option(
 def as_json(what: str = "one JSON object") -> Callable[[F], F]:
     """Add the option `--json`; `what` describes the output."""
     return click.option("--json", "json", is_flag=True, help=f"Print {what} and nothing else.")
+
+
+def permit_options(function: F) -> F:
+    """Add the options that take a permit of a semaphore in place of a lock: `--permits` and `--on-mismatch`."""
+    function = click.option(
+        "--on-mismatch",
+        type=click.Choice(registry.MISMATCHES),
+        help="If the semaphore has another limit than N. Default: refuse.",
+    )(function)
+    return click.option("-n", "--permits", type=int, metavar="N", help="Take one of N permits: URL names a semaphore.")(
+        function
+    )
+
+
+def check_permits(permits: int | None, on_mismatch: str | None, mode: str) -> None:
+    """Raise UsageError or ValueError if the options of `permit_options` are not meant so, before a store is asked."""
+    if permits is None:
+        if on_mismatch is not None:
+            raise click.UsageError("--on-mismatch belongs to -n N")
+        return
+    checked_permits(permits, 1)
+    if mode == SHARED:
+        raise click.UsageError("-n takes a permit, which no two holders share: leave out --shared (or mode=shared)")
+
+
+def lock_or_semaphore(
+    client: Client, key: str, settings: Mapping[str, Any], permits: int | None, on_mismatch: str | None
+) -> Lock | Semaphore:
+    """Return the lock, or with permits the semaphore, of this key."""
+    if permits is None:
+        return client.lock(key, **settings)
+    return client.semaphore(key, permits, on_mismatch=on_mismatch or "refuse", **settings)
 
 
 def metadata_options(purpose: str = "Reason shown to waiters.") -> Callable[[F], F]:

@@ -19,8 +19,11 @@ import click
 
 from lockstead.cli.exits import Exit, Failed, of_status, say
 from lockstead.cli.options import (
+    check_permits,
+    lock_or_semaphore,
     metadata_options,
     parse_lock_url,
+    permit_options,
     settings_of,
     shared_option,
     time_option,
@@ -44,7 +47,7 @@ from lockstead.stores import url as urls
 from lockstead.stores.port import StoreUrl
 from lockstead.supervise.messages import now
 from lockstead.urls import handed_on
-from lockstead.values import SHARED, checked_permits
+from lockstead.values import SHARED
 
 GRACE: Final = 10.0
 GRACE_SHARE: Final = 0.625
@@ -112,7 +115,7 @@ class Run(click.Command):
 @ttl_option("5m")
 @shared_option
 @metadata_options("Reason shown to waiters. Default: the command's name.")
-@click.option("-n", "--permits", type=int, metavar="N", help="Take one of N permits: URL names a semaphore.")
+@permit_options
 @time_option("--grace", "Time from SIGTERM to SIGKILL when the command is stopped. Default: 10s or less.")
 @click.option(
     "-E",
@@ -136,6 +139,7 @@ def run(
     owner: str | None,
     labels: Sequence[str],
     permits: int | None,
+    on_mismatch: str | None,
     grace: float | None,
     conflict: int,
     no_ticket: bool,
@@ -151,10 +155,9 @@ def run(
     # the arguments may hold a secret, so only the name of the command is shown to others
     wanted.setdefault("purpose", f"run {Path(command[0]).name}")
     settings = Settings.make(**wanted)
+    check_permits(permits, on_mismatch, settings.mode)
     stop_times = stop_times_of(settings, grace)
-    if permits is not None:
-        checked_permits(permits, 1)
-    elif timeout is None:
+    if permits is None and timeout is None:
         _warn_of_nesting(target.key, urls.parse_lock(url), settings.mode)
     path = found(command[0])
     with interruptible(f"the wait for {target.key!r}") as signals:
@@ -165,11 +168,7 @@ def run(
             listener = ProgressListener(verbose=verbose, on_granted=signals.granted, on_renewed=section.renewed)
             with Client(urls.open_store(target.store), listener=listener) as client:
                 client._engine.warn_once(target.key, settings)
-                lock = (
-                    client.lock(target.key, **wanted)
-                    if permits is None
-                    else client.semaphore(target.key, permits, **wanted)
-                )
+                lock = lock_or_semaphore(client, target.key, wanted, permits, on_mismatch)
                 lease = _acquired(lock, timeout, conflict, began)
                 warn_of_unclean(lease.key, lease.previous_lease)
                 warn_of_place(client)

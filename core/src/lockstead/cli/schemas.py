@@ -116,6 +116,7 @@ OUTPUTS: Final[Mapping[str, Schema]] = {
             "token": WHOLE_0,
             "sequencer": TEXT_0,
             "incarnation": TEXT,
+            "slot": WHOLE_0,
         }
     ),
     "bench": _object(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from lockstead.cli.exits import Exit
+from lockstead.cli.exits import Exit, Failed
 from lockstead.cli.options import (
     as_json,
     opened,
@@ -25,6 +25,7 @@ from lockstead.values import EXCLUSIVE, SHARED, Name
 if TYPE_CHECKING:
     from lockstead.protocol.waiting import Found
     from lockstead.runtime.engine import Engine
+    from lockstead.views import Permits
 
 EPILOG: Final = """\b
 Examples:
@@ -48,40 +49,57 @@ def wait(url: str, timeout: float | None, mode: str | None, verbose: bool, json:
     """Wait until the lock at URL is free, without acquiring it.
 
     Only a hint: to use the lock, acquire it ('acquire', 'run'); another process may be faster. With --shared: until it
-    is free for a reader, so not while another process holds it exclusively or waits to.
+    is free for a reader, so not while another process holds it exclusively or waits to. Of a semaphore: until a permit
+    is free.
     """
     named = parse_lock_url(url)
     settings = Settings.make(**named.settings).in_mode(mode)
     with interruptible(f"the wait for {named.key!r}"), opened(named.store, verbose=verbose) as client:
         engine = client._engine
         began_at = engine.clock.now()
-        found = _until_free(engine, named.key, settings, timeout)
+        found, permits = _until_free(engine, named.key, settings, timeout)
         waited = engine.clock.now() - began_at
         warn_of_place(client)
     if json:
-        out_json({**_seen(engine, named.key, settings, found), "waited": round(waited, 3)})
+        out_json({**_seen(engine, named.key, settings, found, permits), "waited": round(waited, 3)})
     if found.is_free:
         return Exit.OK
     if json:
         return Exit.NOT_ACQUIRED
+    if permits is not None:
+        what = f"all {permits.limit} permits are held" if permits.limit else "it is a closed semaphore: its limit is 0"
+        raise Failed(Exit.NOT_ACQUIRED, f"{named.key!r}: {what}")
     from lockstead.protocol.acquire import Contended
 
     seen = Contended(found.status.record if found.status else None)
     raise engine.not_acquired(Name(named.key), seen, waited, has_waited=timeout != 0)
 
 
-def _until_free(engine: Engine, key: str, settings: Settings, timeout: float | None) -> Found:
+def _until_free(engine: Engine, key: str, settings: Settings, timeout: float | None) -> tuple[Found, Permits | None]:
+    """Wait for the lock, or for a permit of the semaphore that is under its key."""
     from lockstead.lease import converse
     from lockstead.operations import LockOperations
+    from lockstead.permit_operations import SemaphoreOperations
+    from lockstead.protocol.record import KeyIsSemaphore
 
-    script, limits = LockOperations(engine, key, settings).freed(timeout)
-    return converse(engine, settings, script, limits)
+    began_at = engine.clock.now()
+    try:
+        script, limits = LockOperations(engine, key, settings).freed(timeout)
+        return converse(engine, settings, script, limits), None
+    except KeyIsSemaphore:
+        left = None if timeout is None else max(0.0, timeout - (engine.clock.now() - began_at))
+        semaphore = SemaphoreOperations(engine, key, settings)
+        script, limits = semaphore.freed(left)
+        found = converse(engine, settings, script, limits)
+        return found, converse(engine, settings, semaphore.inspected())
 
 
-def _seen(engine: Engine, key: str, settings: Settings, found: Found) -> dict[str, object]:
+def _seen(engine: Engine, key: str, settings: Settings, found: Found, permits: Permits | None) -> dict[str, object]:
     from lockstead.cli.format import facts
-    from lockstead.views import holding
+    from lockstead.views import holding, semaphore_info
 
+    if permits is not None:
+        return facts(key, semaphore_info(permits), time.time())
     held = None if found.status is None else holding(key, found.status, engine.context(settings))
     if held is not None and held.mode == SHARED and found.is_free and settings.mode == EXCLUSIVE:
         held = None  # a group without a reader
