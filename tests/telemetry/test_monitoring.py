@@ -112,6 +112,13 @@ class Prometheus(Server):
             f"--web.listen-address={self.address}",
         ]
 
+    def is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=5):
+                return True
+        except OSError:  # no port yet, or not ready
+            return False
+
     def ask(self, path: str, **query: str) -> Any:
         url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(query)}"
         with urllib.request.urlopen(url, timeout=30) as reply:
