@@ -219,3 +219,18 @@ def test_a_semaphore_is_no_foreign_record() -> None:
     shown = semaphore_info(Permits("api", 3, ()))
     assert isinstance(shown, LockInfo)
     assert not shown.is_foreign
+
+
+def test_a_semaphore_is_not_broken_as_a_whole_and_its_permits_are_named(files: Shell) -> None:
+    with files.client() as client:
+        kept = [client.semaphore("apt", 12, owner=f"ci/{number}").acquire() for number in range(11)]
+        first = min(kept, key=lambda lease: lease.slot if lease.slot is not None else 99)
+        done = files.run("break", files.url(), "--reason", "stuck", "--yes")
+        owner = first.holder.rpartition("/")[0]
+        shown = f"'apt' is a semaphore with 12 permits; name the one to break: --slot {first.slot} (of '{owner}')"
+        done.fails(69, shown)
+        assert "and 1 more, see 'lockstead permits'" in done.err
+        assert all(lease.is_held for lease in kept)
+        for lease in kept:
+            lease.release()
+    files.run("break", files.url(), "--reason", "stuck", "--yes", "--now").fails(69, "none is held")

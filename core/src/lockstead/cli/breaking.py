@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
@@ -16,6 +17,7 @@ from lockstead.cli.inspect import in_full
 from lockstead.cli.options import as_json, opened, parse_lock_url, warn_of_place
 from lockstead.cli.output import instant, out, out_json, wants_colours
 from lockstead.errors import StoreRefused
+from lockstead.protocol.record import KeyIsSemaphore, permits_text
 from lockstead.reading import date_text
 from lockstead.values import checked_slot
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from lockstead.lock import Client, Lock
     from lockstead.semaphore import Semaphore
     from lockstead.views import BreakResult, LockInfo
+
+SHOWN_MAX: Final = 10
+"""Maximum number of permits that are named in a message."""
 
 EPILOG: Final = """\b
 Examples:
@@ -75,7 +80,7 @@ def break_lease(
         lock: Lock | Permit = client.lock(named.key, **named.settings)
         if slot is not None:
             lock = Permit(client.semaphore(named.key, **named.settings), checked_slot(slot))
-        held = _holder(client, lock, now=now)
+        held = _holder(client, lock, named.settings, now=now)
         held = held if held is None or reader is None else _reader(held, reader)
         warn_of_place(client)
         if held is not None and not (yes and json):
@@ -116,10 +121,12 @@ class Permit:
         return self.semaphore.break_lease(slot=self.slot, reason=reason, by=by, now=now, incarnation=incarnation)
 
 
-def _holder(client: Client, lock: Lock | Permit, *, now: bool) -> LockInfo | None:
+def _holder(client: Client, lock: Lock | Permit, settings: Mapping[str, Any], *, now: bool) -> LockInfo | None:
     """Return the holder. With `now`, a damaged record is returned, too: it can be removed."""
     try:
         return lock.inspect()
+    except KeyIsSemaphore:
+        _refuse_semaphore(client.semaphore(lock.key, **settings))
     except StoreRefused:
         if not now:
             raise
@@ -127,6 +134,17 @@ def _holder(client: Client, lock: Lock | Permit, *, now: bool) -> LockInfo | Non
         if found is None:
             raise
         return found
+
+
+def _refuse_semaphore(semaphore: Semaphore) -> NoReturn:
+    """Refuse to break a semaphore as a whole; show its permits, one of which was meant."""
+    shown = semaphore.inspect()
+    held = () if shown is None else shown.held
+    slots = ", ".join(f"--slot {one.slot} (of {one.owner!r})" for one in held[:SHOWN_MAX])
+    more = f" and {len(held) - SHOWN_MAX} more, see 'lockstead permits'" if len(held) > SHOWN_MAX else ""
+    which = f"name the one to break: {slots}{more}" if held else "none is held"
+    limit = permits_text(0 if shown is None else shown.limit)
+    raise KeyIsSemaphore(f"{semaphore.key!r} is a semaphore with {limit}; {which}")
 
 
 def _reader(held: LockInfo, holder: str) -> LockInfo:
