@@ -58,7 +58,7 @@ def _gcs() -> Iterator[Running]:
     with emulator() as url:
 
         def counts() -> dict[str, int]:
-            return {"requests": len(httpx.get(f"{url}/_requests").json()["requests"])}
+            return {"requests": len(httpx.get(f"{url}/_requests", timeout=LIMIT).json()["requests"])}
 
         yield Running("gs://bench/locks", url, counts)
 

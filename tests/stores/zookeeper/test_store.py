@@ -7,6 +7,7 @@ import logging
 import socket
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -391,3 +392,19 @@ def test_h34_a_session_whose_start_failed_is_started_again(
     assert isinstance(store.perform(Read(APT), LIMIT), Absent)
     store.close()
     until(lambda: set(threading.enumerate()) <= before)
+
+
+def test_listings_that_take_turns_read_the_names_again_and_show_all(store: ZookeeperStore) -> None:
+    names = {Name(f"key-{number:02}") for number in range(20)}
+    for name in names:
+        store.perform(Create(name, {}), LIMIT)
+    one, other = List(Space.LOCK, page=3), List(Space.LOCK, page=7)
+    shown: dict[int | None, set[Name]] = {3: set(), 7: set()}
+    listings = [one, other, one]
+    while listings:
+        command = listings.pop(0)
+        listing = store.perform(command, LIMIT)
+        shown[command.page] |= dict(listing.entries).keys()
+        if listing.next_cursor is not None:
+            listings.append(replace(command, cursor=listing.next_cursor))
+    assert shown == {3: names, 7: names}

@@ -11,7 +11,7 @@ Must not know sessions, limits or what the fields of a record mean.
 
 from __future__ import annotations
 
-import heapq
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any, Final
 
 from kazoo import exceptions as kz
@@ -54,6 +54,7 @@ class Operations:
         self._tree = tree
         self._queue = queue
         self._grants = Grants(tree, queue)
+        self._kept: dict[str, list[str]] = {}  # the names of a listing, under the cursor of its next page
 
     def script(self, command: Command[Any]) -> Script[Request, Answers, Any]:
         """Return the script of a command."""
@@ -89,49 +90,60 @@ class Operations:
             only = Name(command.key)
             one = yield from self._read(only)
             return Listing(((only, one),) if isinstance(one, Snapshot) and not command.part_prefix else ())
-        nodes = yield from self._nodes(root, command)
-        if command.page is not None:
-            nodes = heapq.nsmallest(command.page, nodes, _order)
+        after = _order((paging.text_place(command, 1) or ("",))[0])
+        names = yield from self._names(root, command)
+        if space is Space.PERMIT:
+            nodes = yield from self._slots(root, names, after, command.page)
+        else:
+            of_key = names if command.key is None else [node for node in names if _is_of(command, node)]
+            nodes = of_key[bisect_right(of_key, after[0]) :]
+        nodes = nodes[: command.page]
         decoded = (decode_name(space, node) for node in nodes)
-        names = [name for name in decoded if name is not None and command.shows(name)]
+        shown = [name for name in decoded if name is not None and command.shows(name)]
         entries: list[tuple[Name, Snapshot]] = []
-        for first in range(0, len(names), LISTED_AT_ONCE):
-            some = names[first : first + LISTED_AT_ONCE]
-            answers = yield ask("get", *map(self._tree.record, some))
+        for first in range(0, len(shown), LISTED_AT_ONCE):
+            some = shown[first : first + LISTED_AT_ONCE]
+            answers = yield ask("get", *map(self._tree.record, some), syncs=root)
             entries += [
                 (name, _shown(*got))
                 for name, got in zip(some, answers, strict=True)
                 if not isinstance(got, kz.NoNodeError)
             ]
-        return Listing(tuple(entries), paging.cursor(command, nodes[-1]) if len(nodes) == command.page else None)
+        if len(nodes) != command.page:
+            return Listing(tuple(entries))
+        cursor = paging.cursor(command, nodes[-1])
+        self._kept = {cursor: names}
+        return Listing(tuple(entries), cursor)
 
-    def _nodes(self, root: str, command: List) -> Script[Request, Answers, list[str]]:
-        """Return the nodes below that of a space after the page before, at least as many as a page has.
+    def _names(self, root: str, command: List) -> Script[Request, Answers, list[str]]:
+        """Return the names of the nodes below that of a space, in order; of permits, these stand for keys.
 
-        The names of all nodes come in one answer: ZooKeeper cannot send a part of them. Of permits, those are the nodes
-        of keys; below each are the slots.
+        ZooKeeper sends them all at once, so the next page finds them kept. Another listing in between drops them, and
+        they are read again: a cursor does not need them.
         """
-        after = _order((paging.text_place(command, 1) or ("",))[0])
         if command.space is Space.PERMIT and command.key is not None:
-            nodes = [encode_name(Name(command.key))]
-        else:
-            found = (yield ask("get_children", root, syncs=root))[0]
-            nodes = [] if isinstance(found, kz.NoNodeError) else found
-        if command.space is not Space.PERMIT:
-            of_key = nodes if command.key is None else [node for node in nodes if _is_of(command, node)]
-            return [node for node in of_key if _order(node) > after]
-        records: list[str] = []
-        keys = sorted(key for key in nodes if key >= after[0])
-        at_once = min(LISTED_AT_ONCE, command.page or LISTED_AT_ONCE)
-        for first in range(0, len(keys), at_once):
+            return [encode_name(Name(command.key))]
+        kept = self._kept.pop(command.cursor or "", None)
+        if kept is not None:
+            return kept
+        found = (yield ask("get_children", root, syncs=root))[0]
+        return [] if isinstance(found, kz.NoNodeError) else sorted(found)
+
+    def _slots(
+        self, root: str, keys: list[str], after: tuple[str, str, str], page: int | None
+    ) -> Script[Request, Answers, list[str]]:
+        """Return the nodes of permits after one, in order, at least as many as a page has, if there are."""
+        slots: list[str] = []
+        at_once = min(LISTED_AT_ONCE, page or LISTED_AT_ONCE)
+        for first in range(bisect_left(keys, after[0]), len(keys), at_once):
             some = keys[first : first + at_once]
             below = yield ask("get_children", *(f"{root}/{key}" for key in some), syncs=root)
             for key, parts in zip(some, below, strict=True):
-                slots = [] if isinstance(parts, kz.NoNodeError) else [f"{key}/{part}" for part in parts]
-                records += [slot for slot in slots if _order(slot) > after]
-            if command.page is not None and len(records) >= command.page:
+                found = [] if isinstance(parts, kz.NoNodeError) else [f"{key}/{part}" for part in sorted(parts)]
+                slots += [slot for slot in found if _order(slot) > after]
+            if page is not None and len(slots) >= page:
                 break
-        return records
+        return slots
 
     # --- writing -------------------------------------------------------------------------------------------------
 
