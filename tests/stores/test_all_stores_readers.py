@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,23 @@ def test_a_downgraded_lease_lets_readers_in_and_no_writer(bench: Bench) -> None:
     assert not writer.is_over
     joined.release()
     assert writer.result(WELL_BELOW_TTL).release()
+
+
+@pytest.mark.parametrize("how", ["downgrade", "release"])
+def test_a_reader_in_a_queue_wakes_the_reader_behind_it(bench: Bench, how: str) -> None:
+    if not bench.place.is_fifo:
+        pytest.skip("this store has no queue")
+    holding, *reading = (bench.client() for _ in range(4))
+    lease = holding.lock("apt", ttl=300, renew_every=60).acquire(ENOUGH)
+    readers = []
+    for client in reading:
+        standing = len(bench.place.left(bench.space))
+        lock = client.lock("apt", **{**ASLEEP, "backoff_min": ENOUGH})
+        readers.append(in_background(partial(lock.acquire, 2 * ENOUGH, mode="shared")))
+        until(lambda standing=standing: len(bench.place.left(bench.space)) > standing, ENOUGH)
+    getattr(lease, how)()
+    tokens = {reader.result(UNWOKEN).token for reader in readers}
+    assert len(tokens) == 1
 
 
 def test_one_reader_is_broken_and_the_others_read_on(bench: Bench) -> None:

@@ -114,10 +114,11 @@ class SupportsFifoQueue(SupportsWatch, Protocol):
 
         Does not block and sends no request in the caller's thread, which may run an event loop. on_turn may be called
         from any thread, also before `enqueue` returns; it must neither block nor raise. It is called when the waiter is
-        first and the record is gone (is_free: worth a write), and at each change of the record while the waiter is
-        first (not is_free: worth a read), until the subscription is closed. Additional calls are allowed, but each
-        costs a request. Closing the subscription keeps the queue entry; `leave` removes it. While the store cannot be
-        reached, on_turn is not called; callers poll with their own backoff.
+        first and the record is gone (is_free: worth a write), or is that of a group of readers when it becomes first,
+        and at each change of the record while the waiter is first (not is_free: worth a read), until the subscription
+        is closed. Additional calls are allowed, but each costs a request. Closing the subscription keeps the queue
+        entry; `leave` removes it. While the store cannot be reached, on_turn is not called; callers poll with their own
+        backoff.
         """
         ...
 

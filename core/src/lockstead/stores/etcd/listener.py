@@ -26,7 +26,7 @@ from lockstead.stores.etcd.queue import Observation, Queue
 from lockstead.stores.etcd.scripts import Operation, ask
 from lockstead.stores.etcd.watches import Span, Watch, Watches
 from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions, join, started
-from lockstead.values import TURN, Name
+from lockstead.values import SHARED, TURN, Name
 
 LIMIT: Final = 5.0
 """Maximum seconds for one request of a waiter."""
@@ -196,10 +196,11 @@ class _Worker:
         async with self._beating:  # without `_room`: it keeps the places of all waiters
             await self.client.run(self.listener.queue.beat(), Bounds(LIMIT))
 
-    def saw(self, waiter: _Waiter, state: str | None) -> None:
+    def saw(self, waiter: _Waiter, state: str | None, *, is_group: bool = False) -> None:
         """Note the record as observed by a waiter whose turn it is, and call it if that has changed.
 
-        Slots are observed only if any of them may have changed.
+        The first observation of a group of readers counts as a change: a reader need not wait for its end. Slots are
+        observed only if any of them may have changed.
         """
         if self._waiters.get(waiter.key) is not waiter:
             return
@@ -207,7 +208,7 @@ class _Worker:
         before = self.states.get(waiter.key, _NEW)
         # before the call, so that a new subscriber is called here or by `_added`
         self.states[waiter.key] = None if is_slot else state
-        if is_slot or (state != before and (state is None or before != _NEW)):
+        if is_slot or (state != before and (state is None or before != _NEW or is_group)):
             self.listener.subscriptions.changed(waiter.key, is_free=state is None and bool(waiter.key[1]))
 
     def saw_others(self, waiter: _Waiter) -> None:
@@ -262,7 +263,9 @@ class _Waiter:
         own = () if self._place is None else ((self._queue.root.place(*self._place.id), None),)
         self._watch((ahead, *own), seen.revision + 1)
         if ahead == record:
-            worker.saw(self, None if seen.record is None else seen.record.changed)
+            found = seen.record
+            is_group = found is not None and found.fields.get("mode") == SHARED
+            worker.saw(self, None if found is None else found.changed, is_group=is_group)
         else:
             worker.saw_others(self)
         while True:

@@ -2,7 +2,7 @@
 
 A place (queue entry) is an ephemeral node with a sequence number from the server. Its name begins with a unique
 identifier, so that a place is found even if the reply to its creation was lost. The first waiter watches the record,
-every other waiter the place before its own, so a release wakes one waiter. Must not know the content of a record.
+every other waiter the place before its own, so a release wakes one waiter. Of a record it knows only its mode.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from lockstead.script import Script
 from lockstead.stores.port import STANDINGS_MAX, Standing
 from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
 from lockstead.stores.zookeeper.connection import Connection
-from lockstead.stores.zookeeper.encoding import NOTED_MAX, Tree, in_order, standing
+from lockstead.stores.zookeeper.encoding import NOTED_MAX, Tree, decode_record, in_order, standing
 from lockstead.stores.zookeeper.requests import Answers, Request, ask, make, remove_strays
 from lockstead.stores.zookeeper.watches import NEW, Look, Observer, Watches
-from lockstead.values import Name
+from lockstead.values import SHARED, Name
 
 LEFT_MAX: Final = 4096
 """Number of waiters remembered after they left, so that a late `enqueue` of theirs takes no place."""
@@ -170,7 +170,7 @@ class WaitQueue:
         found = (yield self._watches.watched("get", self.tree.record(place.waiter[0]), place))[0]
         is_gone = isinstance(found, kz.NoNodeError)
         before, place.state = place.state, None if is_gone else found[1].mzxid
-        if is_gone or before not in {NEW, place.state}:
+        if is_gone or (before != place.state and (before != NEW or _is_group(found[0]))):
             self._turns.changed(place.waiter, is_gone)
         return CALLS_AGAIN if is_gone else None
 
@@ -275,6 +275,12 @@ class WaitQueue:
                 if not standings[node].is_stray and not isinstance(data, Exception):
                     standings[node] = standings[node]._replace(who=data[0].decode("utf-8", "replace"))
         return list(standings.values())
+
+
+def _is_group(data: bytes | None) -> bool:
+    """Return whether a record is that of a group of readers: whose turn it is may join it, or has to mark it."""
+    record = decode_record(data)
+    return record is not None and record.fields.get("mode") == SHARED
 
 
 def _of(place: Place, found: Any) -> str:
