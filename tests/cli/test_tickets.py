@@ -16,12 +16,13 @@ import pytest
 import lockstead
 from gcs_emulator import GcsServer
 from lockstead import LeaseTicket
+from lockstead.cli.schemas import OUTPUTS
 from tests.cli.conftest import until
 from tests.cli.shell import PROGRAM, Shell
 from tests.cli.test_looking import INSTANT
 
 FORGED = str(lockstead.LeaseTicket("redis://elsewhere.example/0", "apt", "a/1", "1", 60.0))
-GIVEN = ("ticket", "key", "store", "holder", "ttl", "time_left", "renew_before", "token", "sequencer", "incarnation")
+GIVEN = tuple(OUTPUTS["acquire"]["properties"])
 
 
 # --- a store that is busy for a moment ------------------------------------------------------------------------------
