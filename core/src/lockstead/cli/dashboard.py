@@ -34,6 +34,9 @@ Exit codes: 0 ended by SIGINT or SIGTERM, or
 
 EVERY_MIN: Final = 0.2
 
+CONNECTIONS_MAX: Final = 500
+"""Connections at once; 200 of them may be open pages."""
+
 
 @click.command(epilog=EPILOG)
 @click.argument("urls", metavar="URL...", nargs=-1, required=True)
@@ -131,6 +134,7 @@ def _serve(app: Starlette, address: Address) -> None:
             server_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=5,
+            limit_concurrency=CONNECTIONS_MAX,
         )
         Server(config).run(sockets=[listening])
 
