@@ -259,6 +259,38 @@ def test_a_store_goes_down_and_comes_back_in_an_open_page(browser: Inspected, se
         assert browser.does("return window.marker") == 1
 
 
+def test_an_update_takes_nothing_from_whoever_reads(redis: RedisServer, browser: Inspected, serve: Serve) -> None:
+    url = url_of(redis, "reading-")
+    with Holders(url) as holders:
+        lease = holders.hold("apt", ttl=60, backtrace=True)
+        serve(url, *OFTEN)
+        page = page_of(browser, "apt")
+
+        def survives(update: str, focused: str) -> None:
+            lease.progress(update)
+            lease.renew()
+            browser.sees(SHOWS, 10, update)
+            assert browser.focus() == focused
+
+        browser.sees(LIVE, 10)
+        browser.does("document.querySelector('a.key').focus()")
+        survives("1 of 5", "apt")
+        passing = holders.client().lock("aaa", owner="came-first", ttl=60).acquire(timeout=5)
+        browser.sees(SHOWS, 10, "came-first")
+        passing.release()
+        browser.sees(LACKS, 10, "came-first")
+        survives("2 of 5", "apt")
+        browser.open(page)
+        browser.sees(LIVE, 10)
+        browser.does("document.querySelector('summary').focus()")
+        browser.presses(ENTER)
+        survives("3 of 5", "Backtrace of the holder")
+        assert browser.does("return document.querySelector('details').open")
+        browser.presses(ENTER)
+        survives("4 of 5", "Backtrace of the holder")
+        assert not browser.does("return document.querySelector('details').open")
+
+
 def test_an_open_page_does_not_grow(redis: RedisServer, browser: Inspected, serve: Serve) -> None:
     url = url_of(redis, "growth-")
     with Holders(url) as holders:
