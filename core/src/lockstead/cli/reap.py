@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Coroutine, Sequence
-from contextlib import ExitStack
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -100,11 +100,11 @@ def reap(
     plan = Plan(every, repeat, dry_run, prune, owner, value, names, outlets)
     logger = logging.getLogger("lockstead.reaper")
     logger.setLevel(logging.INFO)
-    logger.addHandler(_Said())
-    for store in stores:
-        _look_at(store)
     with ExitStack() as stack:
         bound = None if serving is None else stack.enter_context(serving.address.bind())
+        stack.enter_context(_said(logger))
+        for store in stores:
+            _look_at(store)
         job = _once(stores, plan) if once else _serve(stores, plan, Metrics(names), serving, bound)
         return asyncio.run(_until_closed(job, hook))
 
@@ -131,6 +131,16 @@ class _Serving:
                 f"other machines can reach {address}: add --token-file, or --anonymous if all of them may read /metrics"
             )
         return cls(address, token)
+
+
+@contextmanager
+def _said(logger: logging.Logger) -> Iterator[None]:
+    handler = _Said()
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 class _Said(logging.Handler):
