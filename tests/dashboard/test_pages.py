@@ -106,7 +106,7 @@ def test_a_link_to_a_run_is_a_link_if_it_is_one() -> None:
 # --- hostile records ------------------------------------------------------------------------------------------------
 
 
-def test_no_text_of_a_record_becomes_a_part_of_a_page() -> None:
+def test_h39_no_text_of_a_record_becomes_a_part_of_a_page() -> None:
     """Every field is hostile; each page has the same elements as one of harmless records."""
 
     async def body(asker: Asker) -> None:
@@ -243,7 +243,7 @@ def test_every_answer_has_the_headers_that_protect_a_page(path: str) -> None:
     asked(body)
 
 
-def test_no_page_has_a_script_or_a_style_of_its_own() -> None:
+def test_h39_no_page_has_a_script_or_a_style_of_its_own() -> None:
     async def body(asker: Asker) -> None:
         await asker.log_in()
         async with asker.client.lock("apt", expected=60, labels={"a": "b"}).hold() as lease:
@@ -257,7 +257,7 @@ def test_no_page_has_a_script_or_a_style_of_its_own() -> None:
     asked(body, admin_token=ADMIN)
 
 
-def test_a_name_that_another_site_may_have_pointed_here_is_refused() -> None:
+def test_h39_a_name_that_another_site_may_have_pointed_here_is_refused() -> None:
     async def body(asker: Asker) -> None:
         async with asker.client.lock("apt-secret").hold():
             for path in ("/", "/events", "/metrics", "/lock", "/login"):
@@ -408,7 +408,7 @@ def test_a_break_is_by_whom_the_proxy_names() -> None:
     asked(body, admin_token=ADMIN, trusted_proxy_header="X-User")
 
 
-def test_another_lease_than_the_one_shown_is_never_broken() -> None:
+def test_h39_another_lease_than_the_one_shown_is_never_broken() -> None:
     async def body(asker: Asker) -> None:
         await asker.log_in()
         lock = asker.client.lock("apt")
@@ -475,7 +475,7 @@ def test_one_reader_or_one_permit_is_broken_alone() -> None:
         ({"padding": "x" * FORM_BYTES_MAX}, OURS, 403),
     ],
 )
-def test_a_form_that_is_not_the_one_shown_breaks_nothing(
+def test_h39_a_form_that_is_not_the_one_shown_breaks_nothing(
     changed: dict[str, str], headers: dict[str, str], status: int
 ) -> None:
     async def body(asker: Asker) -> None:
