@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from lockstead import AsyncClient, Client, StoreRefused
+from lockstead import AsyncClient, Client, OutcomeUnknown, StoreRefused
 from lockstead.protocol.commands import Command, List, Listing
+from lockstead.stores.bounds import AnswerTooLong
 from lockstead.stores.memory import MemoryStore
 from lockstead.values import Space
 
@@ -107,3 +108,25 @@ def test_a_closed_client_ends_the_scan(client: Client) -> None:
     client.close()
     with pytest.raises(Exception, match="closed"):
         list(scan)
+
+
+class Giants(Counting):
+    """Its records are so large that only three fit into an answer."""
+
+    def _list(self, command: List, now: float) -> Listing:
+        listing = super()._list(command, now)
+        if len(listing.entries) > 3:
+            raise OutcomeUnknown("no clear answer") from AnswerTooLong("the answer is longer than any of this store")
+        return listing
+
+
+def test_records_too_large_for_one_answer_come_in_smaller_pages() -> None:
+    store = Giants()
+    client = Client(store)
+    for number in range(10):
+        assert client.lock(f"key-{number}").try_acquire()
+    assert [info.key for info in client.list()] == [f"key-{number}" for number in range(10)]
+    assert len(list(client.scan(20))) == 10
+    for number in range(10):
+        client.lock(f"key-{number}").break_lease(reason="test", now=True)
+    assert [entry.key for entry in client.history()] == [f"key-{number}" for number in range(10)]

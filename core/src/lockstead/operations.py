@@ -17,7 +17,7 @@ from lockstead.errors import LeaseLost, LossReason, NotAcquired, StoreError, Sto
 from lockstead.events import Attached, Detached, EngineWarning, Released, ReleaseFailed, Renewed, Waiting
 from lockstead.protocol import election
 from lockstead.protocol import release as leaving
-from lockstead.protocol.commands import List, Read, Script, Snapshot, TokenSource, ask
+from lockstead.protocol.commands import List, Listing, Read, Script, Snapshot, TokenSource, ask
 from lockstead.protocol.context import LeaseId, ProtocolContext
 from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.members import (
@@ -465,6 +465,9 @@ PAGE: Final = 1000
 
 PAGE_MAX: Final = 10_000
 
+SHRINK: Final = 16
+"""How many times smaller a page is that is asked for instead of one that was too large."""
+
 
 def scanned(engine: Engine, page: int, cursor: str | None = None) -> Script[tuple[dict[Name, LockInfo], str | None]]:
     """Return the locks of one page, every one that is held or whose record cannot be read, and the next cursor.
@@ -473,9 +476,7 @@ def scanned(engine: Engine, page: int, cursor: str | None = None) -> Script[tupl
     """
     engine.refuse_if_closed()
     context = engine.context(PLAIN)
-    said = (yield from ask(List(Space.LOCK, page=page, cursor=cursor))).answer
-    if said.next_cursor is not None and said.next_cursor == cursor:
-        raise StoreRefused(f"{engine.traits.scheme}: the listing does not get on: the store gave the same cursor twice")
+    said = yield from _page(engine, List(Space.LOCK, page=page, cursor=cursor))
     shown: dict[Name, LockInfo] = {}
     for name, seen in said.entries:
         info = listing(name, seen, context)
@@ -501,6 +502,22 @@ def listed(engine: Engine) -> Script[list[LockInfo]]:
             return sorted(found.values(), key=lambda one: one.key)
 
 
+def _page(engine: Engine, command: List) -> Script[Listing]:
+    """Return a page of a listing; a smaller one where the records are too large for one answer."""
+    try:
+        said = (yield from ask(command)).answer
+    except StoreError as error:
+        from lockstead.stores.bounds import is_too_long
+
+        size = command.page or PAGE
+        if size == 1 or not is_too_long(error):
+            raise
+        return (yield from _page(engine, replace(command, page=max(1, size // SHRINK))))
+    if said.next_cursor is not None and said.next_cursor == command.cursor:
+        raise StoreRefused(f"{engine.traits.scheme}: the listing does not get on: the store gave the same cursor twice")
+    return said
+
+
 def checked_page(page: int) -> int:
     """Return the size of a page; ValueError or TypeError if it is none."""
     if not isinstance(page, int) or isinstance(page, bool):
@@ -513,8 +530,14 @@ def checked_page(page: int) -> int:
 def history(engine: Engine, key: str | None) -> Script[list[AuditEntry]]:
     """Return the broken leases of one key, or of all, the oldest first."""
     engine.refuse_if_closed()
-    said = yield from ask(List(Space.AUDIT, key))
-    return sorted((audited(name, seen) for name, seen in said.answer.entries), key=lambda one: one.at_epoch or 0.0)
+    found: dict[Name, AuditEntry] = {}
+    cursor = None
+    while True:
+        said = yield from _page(engine, List(Space.AUDIT, key, page=PAGE, cursor=cursor))
+        found |= {name: audited(name, seen) for name, seen in said.entries}
+        cursor = said.next_cursor
+        if cursor is None:
+            return sorted(found.values(), key=lambda one: one.at_epoch or 0.0)
 
 
 def verified(engine: Engine, sequencer: Sequencer | str) -> Script[bool]:

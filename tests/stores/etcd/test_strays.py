@@ -135,7 +135,7 @@ def test_h24_giants_beside_one_record_cost_nobody_else_anything(etcd: EtcdPlace,
     names = [Name("apt"), *(Name(f"key-{number}") for number in range(RANGED_MIN + 1))]
     taken = {name: shows(store.perform(Create(name, {"v": "1"}, 60.0, "", 66.0), LIMIT)) for name in names}
     for number in range(26):
-        put(etcd, f"{space}/lock/apt:zz{number}", "x" * 1_000_000)
+        put(etcd, f"{space}/lock/apt:zz{number}", "x" * 1_000_000)  # in base64 more than an answer may have
     try:
         for some in (names[:3], names):
             renewals = [Extend(name, {}, taken[name].incarnation, lifetime=60.0) for name in some]
@@ -143,6 +143,8 @@ def test_h24_giants_beside_one_record_cost_nobody_else_anything(etcd: EtcdPlace,
             reads = store.perform_many([Read(name) for name in some], LIMIT)
             assert [answer.incarnation for answer in reads] == [taken[name].incarnation for name in some]
         assert {name for name, _ in store.perform(List(Space.LOCK), LIMIT).entries} == set(names)
+        client = lockstead.Client(store)
+        assert {info.key for info in client.list()} == {name.key for name in names}
         is_a(Snapshot, store.perform(Extend(APT, {"a": "1"}, taken[APT].incarnation, lifetime=60.0), LIMIT))
         assert isinstance(store.perform(taking("anna/1"), LIMIT), Conflict)
         is_a(Removed, store.perform(Remove(APT, taken[APT].incarnation), LIMIT))

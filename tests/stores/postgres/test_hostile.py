@@ -9,6 +9,7 @@ from itertools import count
 
 import pytest
 
+import lockstead
 from lockstead.errors import StoreRefused
 from lockstead.protocol.commands import Absent, Create, Extend, List, Listing, Read, Remove, Removed, Replace, Snapshot
 from lockstead.stores import url
@@ -246,3 +247,17 @@ def test_a_counter_out_of_range_is_unreadable_until_removed(
         server.tell(f"UPDATE {schema}.record SET granted = {number}, fields = NULL WHERE key = 'apt'")
         with pytest.raises(StoreRefused, match="changed by another program"):
             store.perform(Create(APT, {"v": "1"}), LIMIT)
+
+
+def test_h24_records_that_exceed_one_answer_hide_no_lock(
+    server: PostgresServer, store: PostgresStore, schema: str
+) -> None:
+    assert isinstance(store.perform(Create(APT, {"v": "1"}), LIMIT), Snapshot)
+    with server.asked() as connection:
+        connection.execute(
+            f"INSERT INTO {schema}.record SELECT space, 'giant-' || n, part, granted, revision, updated, clock, "
+            "pg_catalog.jsonb_build_object('x', pg_catalog.repeat('x', 60000)) "
+            f"FROM {schema}.record, pg_catalog.generate_series(1, 700) AS n"
+        )
+    client = lockstead.Client(store)
+    assert len(list(client.scan())) == len(client.list()) == 701

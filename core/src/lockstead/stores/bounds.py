@@ -25,6 +25,14 @@ class AnswerTooLong(OSError):  # noqa: N818 - the name describes the answer
     """Raised when the server sent more for one command than any valid reply of this kind takes."""
 
 
+def is_too_long(error: BaseException) -> bool:
+    """Return whether an error is, or comes from, an answer that was too long."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, AnswerTooLong):
+        cause = cause.__cause__
+    return cause is not None
+
+
 class Bounds:
     """The deadline of one command, and how many bytes may still be read for it. For one thread at a time."""
 

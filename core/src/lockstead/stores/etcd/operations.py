@@ -84,15 +84,16 @@ class Operations:
         start, stop = self.root.span(command.space, command.key, command.part_prefix)
         first = encoding.first_key(command, start, stop)
         entries: dict[Name, Kv] = {}
-        # of a whole space, keys are read first, so that the values of foreign keys are not read
         limit = encoding.PAGE if command.page is None else command.page
-        more: Json = {"limit": str(limit + 1), "keys_only": command.key is None}
+        # of a whole space, keys are read first, so that the values of foreign keys are not read; a page can be smaller
+        keys_only = command.key is None and command.page is None
+        more: Json = {"limit": str(limit + 1), "keys_only": keys_only}
         while True:
             keys = {"key": first, "range_end": encoding.b64(stop)}
             body = yield from ask(encoding.range_of("List", keys, **more))
             revision = body["header"]["revision"]
             found, first = encoding.page_of(body)
-            for item in (yield from _with_values(found, revision)) if command.key is None else found:
+            for item in (yield from _with_values(found, revision)) if keys_only else found:
                 name = self.root.name_of(encoding.text(item["key"]), command.space)
                 if name is not None and name.part.startswith(command.part_prefix):
                     kv = encoding.kv_of(item)

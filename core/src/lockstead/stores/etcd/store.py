@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lockstead.errors import StoreError, StoreRefused
 from lockstead.protocol.commands import Command, StoreClock, TokenSource, Traits
-from lockstead.stores.bounds import LISTING_MAX, AnswerTooLong, Bounds
+from lockstead.stores.bounds import LISTING_MAX, Bounds, is_too_long
 from lockstead.stores.driven import DrivenStore
 from lockstead.stores.etcd.aio_client import AsyncClient
 from lockstead.stores.etcd.batch import batch
@@ -88,7 +88,7 @@ class EtcdStore(DrivenStore[Client, AsyncClient]):
         try:
             return self._driver.run(batch(self._operations, commands), bounds)
         except StoreError as error:
-            if not _is_too_long(error):
+            if not is_too_long(error):
                 raise
         # foreign records between ours are larger than the limit
         bounds = Bounds(ends_at - time.monotonic(), LISTING_MAX)
@@ -147,10 +147,3 @@ class EtcdStore(DrivenStore[Client, AsyncClient]):
             with suppress(StoreError):
                 self._driver.run(end(lease), Bounds(max(0.05, ends_at - time.monotonic())))
         super().close()
-
-
-def _is_too_long(error: BaseException) -> bool:
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, AnswerTooLong):
-        cause = cause.__cause__
-    return cause is not None
