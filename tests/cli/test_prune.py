@@ -61,7 +61,7 @@ def test_a_lost_lease_is_forgotten_on_demand_only_and_the_history_has_it(files: 
 def test_by_default_a_week_and_a_year_are_kept(files: Shell) -> None:
     left_by_the_dead(files)
     assert files.run("prune", "--json", files.store).said["removed"] == dict.fromkeys(
-        ("registrations", "groups", "locks", "permits", "turns", "history", "scratch", "companions"), 0
+        ("registrations", "groups", "locks", "permits", "turns", "history", "queues", "scratch", "companions"), 0
     )
 
 

@@ -160,7 +160,8 @@ class AsyncClient:
             at_most=at_most,
         )
         limits = prune_operations.limits(self._engine)
-        return await _converse(self._engine, operations.PLAIN, script, limits)
+        result = await _converse(self._engine, operations.PLAIN, script, limits)
+        return await call(partial(prune_operations.with_queues, self._engine, result, at_most))
 
     async def verify(self, sequencer: Sequencer | str) -> bool:
         """Return whether a sequencer is that of the lease that holds its key now; False if there is none."""

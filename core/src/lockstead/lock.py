@@ -161,7 +161,8 @@ class Client:
             at_most=at_most,
         )
         limits = prune_operations.limits(self._engine)
-        return _converse(self._engine, operations.PLAIN, script, limits)
+        result = _converse(self._engine, operations.PLAIN, script, limits)
+        return call(partial(prune_operations.with_queues, self._engine, result, at_most))
 
     def verify(self, sequencer: Sequencer | str) -> bool:
         """Return whether a sequencer is that of the lease that holds its key now; False if there is none."""

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final
 
 from lockstead import registry
+from lockstead.errors import StoreRefused
 from lockstead.operations import PLAIN
 from lockstead.protocol.commands import Script
 from lockstead.protocol.context import ProtocolContext
-from lockstead.protocol.pruning import PruneRequest, prune
+from lockstead.protocol.pruning import NAMES_MAX, Leftover, PruneRequest, prune
+from lockstead.reading import clean
 from lockstead.runtime.engine import Engine, fresh_nonce
 from lockstead.runtime.run import Limits
+from lockstead.stores.port import ClearsQueues
 from lockstead.values import Duration, seconds
 from lockstead.views import PruneResult, pruning
 
 PER_SECOND_MAX: Final = 10_000.0
+QUEUES_LIMIT: Final = 30.0
+"""Seconds for clearing all queues of a store."""
 
 
 def pruned(
@@ -42,6 +48,20 @@ def pruned(
         removals_max=_checked_count(at_most),
     )
     return _pruned(engine, request)
+
+
+def with_queues(engine: Engine, result: PruneResult, at_most: int) -> PruneResult:
+    """Remove what is left in the store's queues, if it has any that are left; blocks. Return the result with it."""
+    store, left = engine.store, at_most - sum(result.removed.values())
+    if not isinstance(store, ClearsQueues) or left <= 0:
+        return result
+    try:
+        gone = store.clear_queues(left, QUEUES_LIMIT, dry_run=result.dry_run)
+    except StoreRefused as error:
+        return replace(result, refused=(*result.refused, clean(str(error))))
+    kind = Leftover.QUEUE.value
+    names = (*result.names, *((kind, clean(name)) for name in gone))[:NAMES_MAX]
+    return replace(result, removed={**result.removed, kind: len(gone)}, names=names)
 
 
 def limits(engine: Engine) -> Limits:

@@ -244,8 +244,8 @@ def slot_in(mode: str) -> int | None:
 class PruneResult:
     """The result of `prune`. removed: the number of records that were removed, or would be with dry_run, by kind:
 
-    "registrations" (of dead members and readers), "groups" (of readers), "locks", "permits", "turns",
-    "history", "scratch" (of `doctor` and `bench`), "companions" (counters of tokens on Cloud Storage).
+    "registrations" (of dead members and readers), "groups" (of readers), "locks", "permits", "turns", "history",
+    "queues" (entries that are no waiter's), "scratch" (of `doctor` and `bench`), "companions" (counters of tokens).
     kept: the number of those that stay, by reason: "unclean" (the next holder will learn that the last lease was lost
     or broken), "undecided" (the store shows no age, and this client has not watched the record for long enough),
     "unreadable", "changed" (meanwhile, or the store did not answer). names: the kind and the name of each removed

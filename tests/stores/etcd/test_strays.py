@@ -163,3 +163,22 @@ def test_h24_a_huge_foreign_key_is_shown_and_can_be_broken(etcd: EtcdPlace, stor
     is_a(Conflict, store.perform(Create(APT, {"v": "1"}), LIMIT))
     is_a(Removed, store.perform(Remove(APT, seen.incarnation, seen.revision), LIMIT))
     shows(store.perform(taking("anna/1"), LIMIT))
+
+
+def test_pruning_removes_strays_of_all_queues_and_no_place(etcd: EtcdPlace, space: str) -> None:
+    lease = ask(etcd.server.port, "lease/grant", {"TTL": "600"})["ID"]
+    put(etcd, f"{space}/queue/apt/theirs%2F1", "", lease)
+    for number in range(230):
+        put(etcd, f"{space}/queue/key{number % 7}/evil{number}")
+    with lockstead.connect(etcd.url(space)) as client:
+        dry = client.prune(dry_run=True)
+        assert (dry.removed["queues"], dry.names[0]) == (230, ("queues", "key0/evil0"))
+        assert client.prune(at_most=100).removed["queues"] == 100
+        assert asyncio.run(pruned_by_asyncio(etcd.url(space))) == 130
+        assert client.prune().removed["queues"] == 0
+    assert list(keys_below(etcd.server.port, f"{space}/queue/")) == [f"{space}/queue/apt/theirs%2F1"]
+
+
+async def pruned_by_asyncio(url: str) -> int:
+    async with await lockstead.connect_async(url) as client:
+        return (await client.prune()).removed["queues"]

@@ -115,3 +115,23 @@ def test_h24_a_record_whose_mark_was_deleted_is_damaged(server: ZookeeperServer,
         store.perform(Extend(APT, {}, held.incarnation), LIMIT)
     is_a(Removed, store.perform(Remove(APT, shown.incarnation), LIMIT))
     taken(store)
+
+
+def test_pruning_removes_strays_and_empty_queues_and_no_place(server: ZookeeperServer, store: ZookeeperStore) -> None:
+    put(server, store, NODES["many"])
+    base = "/" + store.url.partition("?")[0].rpartition("/")[2]
+    with asked(server.address) as client:
+        client.create(f"{base}/queue/left", b"", makepath=True)
+    assert isinstance(store.perform(Create(APT, {"v": "1", "identity": "anna/1"}, 60.0), LIMIT), Snapshot)
+    waiter = Waiter(store, "ben/1")
+    try:
+        until(lambda: "ben/1" in [one.who for one in store.standing(APT, LIMIT)])
+        strays = {f"apt/{node}" for node in NODES["many"]} | {"left"}
+        found = set(store.clear_queues(1000, LIMIT, dry_run=True))
+        assert "left" in found <= strays
+        assert len(store.clear_queues(5, LIMIT, dry_run=False)) == 5
+        store.clear_queues(1000, LIMIT, dry_run=False)
+        assert store.clear_queues(1000, LIMIT, dry_run=True) == []
+        assert [one.who for one in store.standing(APT, LIMIT)] == ["ben/1"]
+    finally:
+        waiter.end()

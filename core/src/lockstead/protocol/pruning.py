@@ -62,7 +62,7 @@ _BENCH: Final = re.compile(rf"{re.escape(BENCH_PREFIX)}-[0-9a-f]{{16}}-[0-9]+")
 
 
 class Leftover(Enum):
-    """The kinds of record that are removed."""
+    """The kinds of what is removed; entries of queues are no records, and removed by the store itself."""
 
     REGISTRATION = "registrations"
     GROUP = "groups"
@@ -70,6 +70,7 @@ class Leftover(Enum):
     PERMIT = "permits"
     TURN = "turns"
     HISTORY = "history"
+    QUEUE = "queues"
     SCRATCH = "scratch"
     COMPANION = "companions"
 

@@ -160,6 +160,18 @@ class ShowsQueue(Protocol):
 
 
 @runtime_checkable
+class ClearsQueues(Protocol):
+    """A store whose queues can keep what is no waiter's entry: strays, and queues that were left empty."""
+
+    def clear_queues(self, at_most: int, limit: float, *, dry_run: bool) -> Sequence[str]:
+        """Remove at most so many of them, in all queues; return their names. Raises the errors of `perform`.
+
+        Blocks for at most `limit` seconds. dry_run: remove nothing. An entry of a waiter is never touched.
+        """
+        ...
+
+
+@runtime_checkable
 class SupportsBatching(Protocol):
     """A store that can carry out many commands with few requests, such as the renewals of all leases of a process."""
 

@@ -87,6 +87,27 @@ def cleared(root: Root, name: Name) -> Operation[bool]:
     return bool(deleted.get("succeeded"))
 
 
+def strays(root: Root, at_most: int, *, deletes: bool) -> Operation[list[str]]:
+    """Return keys without a lease in all queues, at most so many, and delete them unless one was changed meanwhile."""
+    folder = f"{root.text}queue/"
+    start, found = folder, list[str]()
+    while len(found) < at_most:
+        keys = encoding.between(start, encoding.end_of(folder))
+        body = yield from ask(encoding.range_of("Range", keys, limit=str(encoding.GETS_MAX), keys_only=True))
+        read = body.get("kvs", [])
+        some = [one for one in read if not encoding.is_place(one)][: at_most - len(found)]
+        if some and deletes:
+            named = [({"key": one["key"]}, one["mod_revision"]) for one in some]
+            same = [encoding.compared(key, "mod_revision", changed) for key, changed in named]
+            body = yield from ask(encoding.txn("Clear", [encoding.delete(key) for key, _ in named], when=same))
+            some = some if body.get("succeeded") else []
+        found += [encoding.text(one["key"]).removeprefix(folder) for one in some]
+        if len(read) < encoding.GETS_MAX:
+            break
+        start = encoding.text(read[-1]["key"]) + "\0"
+    return found
+
+
 def grant(ttl: int) -> Operation[Beat]:
     """Return a new lease."""
     request = encoding.grant(ttl)

@@ -20,7 +20,7 @@ from lockstead.stores.etcd.listener import Listener
 from lockstead.stores.etcd.members import Members
 from lockstead.stores.etcd.operations import Operations
 from lockstead.stores.etcd.queue import Queue
-from lockstead.stores.etcd.scripts import Operation, end
+from lockstead.stores.etcd.scripts import Operation, end, strays
 from lockstead.stores.etcd.url import Target
 from lockstead.stores.kept import outcome
 from lockstead.stores.loops import PerLoop
@@ -111,6 +111,10 @@ class EtcdStore(DrivenStore[Client, AsyncClient]):
     def standing(self, name: Name, limit: float) -> list[Standing]:
         """Return the first of a key's queue."""
         return self._driver.run(self._operations.queue.shown(name), Bounds(limit, LISTING_MAX))
+
+    def clear_queues(self, at_most: int, limit: float, *, dry_run: bool) -> list[str]:
+        """Delete keys without a lease from all queues."""
+        return self._driver.run(strays(self._operations.root, at_most, deletes=not dry_run), Bounds(limit, LISTING_MAX))
 
     # --- examining -----------------------------------------------------------------------------------------------
 

@@ -120,6 +120,39 @@ def remove_strays(queue: str, nodes: Sequence[str]) -> Script[Request, Answers, 
     return True
 
 
+def strays(queues: str, at_most: int, *, deletes: bool) -> Script[Request, Answers, list[str]]:
+    """Return nodes of queues that are not ephemeral, and queues without a node, at most so many; and delete them.
+
+    A queue that was left empty is that of a process that died; a waiter that comes in between prevents the deletion.
+    """
+    found = (yield ask("get_children", queues, syncs=queues))[0]
+    names = [] if isinstance(found, kz.NoNodeError) else sorted(found)
+    gone: list[str] = []
+    for first in range(0, len(names), STRAYS_MAX):
+        some = names[first : first + STRAYS_MAX]
+        children = yield ask("get_children", *(f"{queues}/{name}" for name in some))
+        paths = [
+            f"{name}/{node}" if node else name
+            for name, nodes in zip(some, children, strict=True)
+            if not isinstance(nodes, kz.NoNodeError)
+            for node in nodes or [""]
+        ]
+        for start in range(0, len(paths), STRAYS_MAX):
+            part = paths[start : start + STRAYS_MAX]
+            stats = yield ask("exists", *(f"{queues}/{path}" for path in part))
+            left = [
+                path for path, stat in zip(part, stats, strict=True) if stat is not None and not stat.ephemeralOwner
+            ]
+            left = left[: at_most - len(gone)]
+            if left and deletes:
+                done = yield ask("delete", *(f"{queues}/{path}" for path in left), writes=True)
+                left = [path for path, one in zip(left, done, strict=True) if not isinstance(one, Exception)]
+            gone += left
+            if len(gone) >= at_most:
+                return gone
+    return gone
+
+
 def descendants(path: str, children: int) -> Script[Request, Answers, list[str]]:
     """Return all nodes below a node, parents first. Raises StoreRefused if there are more than BELOW_MAX."""
     found: list[str] = []

@@ -15,6 +15,7 @@ from lockstead.stores.zookeeper.connection import Connection
 from lockstead.stores.zookeeper.encoding import Tree
 from lockstead.stores.zookeeper.operations import Operations
 from lockstead.stores.zookeeper.queue import WaitQueue
+from lockstead.stores.zookeeper.requests import strays
 from lockstead.stores.zookeeper.watches import Records, Watches
 from lockstead.values import Name
 
@@ -82,6 +83,12 @@ class ZookeeperStore(StoreBase):
         """Return the first entries of a key's queue."""
         shown: list[Standing] = self._connection.run(self._queue.shown(name), limit)
         return shown
+
+    def clear_queues(self, at_most: int, limit: float, *, dry_run: bool) -> list[str]:
+        """Delete nodes of queues that are no waiters' places, and the nodes of queues that were left empty."""
+        script = strays(self._tree.queues, at_most, deletes=not dry_run)
+        gone: list[str] = self._connection.run(script, limit)
+        return gone
 
     @property
     def behind(self) -> Mapping[Guarantee, str]:
