@@ -310,6 +310,36 @@ class IgnoresPages(MemoryStore):
         return super()._list(replace(command, page=None, cursor=None), now)
 
 
+class MembersAreListedLate(MemoryStore):
+    """A listing by an index that follows the records: what replicas of many databases do."""
+
+    def perform(self, command: Command[Any], limit: float) -> Any:
+        if isinstance(command, Extend):
+            time.sleep(0.002)
+        return super().perform(command, limit)
+
+    def _list(self, command: List, now: float) -> Listing:
+        seen = super()._list(command, now)
+        newest = self._memory.grants
+        kept = tuple(pair for pair in seen.entries if pair[0].space is not Space.MEMBER or pair[1].token != newest)
+        return replace(seen, entries=kept)
+
+
+class RegistrationsForgetTheRevision(MemoryStore):
+    def _remove(self, command: Remove, now: float) -> Any:
+        is_member = command.name.space is Space.MEMBER
+        return super()._remove(replace(command, revision=None) if is_member else command, now)
+
+
+class GroupsHaveNoTokens(MemoryStore):
+    """Each handle counts its own: two readers of one group show different tokens."""
+
+    def perform(self, command: Command[Any], limit: float) -> Any:
+        answer = super().perform(command, limit)
+        is_group = isinstance(answer, Snapshot) and answer.fields.get("mode") == "shared"
+        return replace(answer, token=id(self)) if is_group else answer
+
+
 class DropsTheRecordsAtClose(MemoryStore):
     def close(self) -> None:
         super().close()
@@ -370,6 +400,9 @@ CAUGHT_BY: dict[type[MemoryStore], str] = {
     PagesBeginAgain: "test_the_pages_of_a_listing_show_every_record",
     PagesAreWhole: "test_a_page_is_about_as_large_as_asked_for",
     TakesAnyCursor: "test_a_cursor_that_the_store_did_not_give_is_refused",
+    MembersAreListedLate: "test_m01_a_reader_and_a_writer_see_each_other",
+    RegistrationsForgetTheRevision: "test_a_registration_is_renewed_and_removed_as_a_lock_is",
+    GroupsHaveNoTokens: "test_readers_share_a_lock_and_a_writer_waits_for_all",
     DropsTheRecordsAtClose: "test_records_outlive_the_handle_that_wrote_them",
     LosesMergesInARace: "test_no_extend_is_lost_when_many_extend_at_once",
     ShowsItsPassword: "test_h22_what_is_printed_has_no_credentials",

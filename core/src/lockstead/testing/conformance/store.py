@@ -27,6 +27,7 @@ from lockstead.testing.conformance.names import NamesConformance
 from lockstead.testing.conformance.pages import PagesConformance
 from lockstead.testing.conformance.permits import PermitsConformance
 from lockstead.testing.conformance.races import RacesConformance
+from lockstead.testing.conformance.readers import ReadersConformance
 from lockstead.values import Name, Space
 
 
@@ -120,6 +121,7 @@ class StoreConformance(
     PagesConformance,
     PermitsConformance,
     RacesConformance,
+    ReadersConformance,
     LifeConformance,
 ):
     """The complete contract of a store. Override the fixtures `store` and `twin`."""
