@@ -26,6 +26,12 @@ def test_the_memory_store_holds_in_every_seed() -> None:
     assert sum(run.grants for run in runs) > 400
 
 
+def test_the_memory_store_holds_beside_a_pruner() -> None:
+    runs = [play(seed, Scenario.PRUNED, store=lambda now: MemoryStore(clock=now)) for seed in range(90)]
+    assert [(run.seed, run.violation) for run in runs if run.violation] == []
+    assert sum(run.grants for run in runs) > 90
+
+
 def test_sqlite_holds_in_every_seed(tmp_path: Path) -> None:
     numbers = itertools.count()
 

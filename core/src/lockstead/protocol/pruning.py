@@ -251,7 +251,7 @@ class _Pruning:
 
     def _over(self, look: _Look, kind: Callable[[Record], Leftover | Kept]) -> Script[Leftover | Kept | None]:
         """Return the kind of a record that is over, as a contender judges it, and old enough."""
-        if self._age(look) < self.request.older_than and not look.seen.dead:
+        if self._age(look) < self.request.older_than:
             return None
         name, seen, context = look.name, look.seen, self.context
         try:

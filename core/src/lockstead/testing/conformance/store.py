@@ -80,9 +80,21 @@ class TimeConformance(Suite):
             companion = Name("apt", Space.COMPANION)
             tokens.append(created(perform, companion).token)
             tokens += [touched(perform, companion, {"drawn_by": str(turn)}).token for turn in range(6)]
+            if store.traits.draws_by_clock:
+                tokens.append(self._drawn_anew(perform, companion, tokens[-1] or 0))
         known = [token for token in tokens if token is not None]
         require(len(known) == len(tokens), f"an answer has no token: {tokens}")
         require(all(one < two for one, two in pairwise(known)), f"tokens do not grow: {tokens}")
+
+    def _drawn_anew(self, perform: Perform, companion: Name, last: int) -> int:
+        """Return the token of a companion that was removed and made anew, once the clock went on by what was drawn."""
+        ends_at = time.monotonic() + self.limit
+        while True:
+            is_a(Removed, perform(Remove(companion, shows(perform(Read(companion))).incarnation)))
+            token = created(perform, companion).token
+            if token is not None and token > last:
+                return token
+            require(time.monotonic() < ends_at, f"a new companion begins at {token}, below {last}")
 
 
 class LifeConformance(Suite):
