@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 import sys
 import textwrap
 from collections.abc import Awaitable, Callable
@@ -30,6 +31,7 @@ from lockstead.reaper.alerts import (
     shown_address,
 )
 from tests.reaper.test_rules import NOW, lease
+from tests.servers.redis import certificate
 
 SECRET = "hunter2"
 HOSTILE = "$(touch hacked)`touch hacked`;\x1b[31m\n\u202e<script>\x00é" + "x" * 5000
@@ -263,6 +265,27 @@ def test_a_webhook_that_sends_nothing_or_endlessly_is_bounded(monkeypatch: pytes
             ended.set()
 
     in_loop(job)
+
+
+def test_a_certificate_that_nobody_trusts_is_refused(tmp_path: Path) -> None:
+    made, key = certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made, key)
+    reached: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reached.append(await reader.read(100))
+        writer.close()
+
+    async def job() -> None:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context) as server:
+            hook = Webhook(f"https://localhost:{server.sockets[0].getsockname()[1]}/")
+            with pytest.raises(Failed, match=r"^ConnectError: its certificate is not trusted$"):
+                await hook.deliver(alert())
+            await hook.close()
+
+    in_loop(job)
+    assert reached == []
 
 
 # --- by command -----------------------------------------------------------------------------------------------------
