@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from lockstead import AsyncClient, LeaseLost, LossReason, StoreUnavailable
+from lockstead.monitor.leases import leases
 from lockstead.monitor.openmetrics import Metrics
 from lockstead.monitor.rounds import Round
 from lockstead.protocol.commands import Command, Create, Extend, List, Read
@@ -18,6 +19,7 @@ from lockstead.reaper import watch as watches
 from lockstead.reaper.alerts import Alert, Outlet
 from lockstead.reaper.rules import PATIENCE
 from lockstead.reaper.service import KEY, Plan, StoreReaper
+from lockstead.runtime.clock import SYSTEM_CLOCK
 from lockstead.values import Space
 from tests.reaper.test_rules import lease
 from tests.runtime.faulty import Faulty, quiet
@@ -128,20 +130,20 @@ def test_of_readers_permits_and_locks_only_what_is_due_is_revoked() -> None:
             holders.lock("slow", ttl=60, alert_after=0),
             holders.lock("yum", **DUE),
         ]
-        leases = [await one.try_acquire() for one in asked]
+        all_held = [await one.try_acquire() for one in asked]
         async with world.acting() as reaper:
             for _ in range(3):
                 await world.round(reaper)
         lost = []
-        for held in leases:
+        for held in all_held:
             try:
                 await held.renew()
             except LeaseLost:
                 lost.append(held)
-        assert lost == [leases[0], leases[3], leases[6]]
+        assert lost == [all_held[0], all_held[3], all_held[6]]
         assert sorted(await world.broken()) == [
             ("index", "shared", "lockstead reap r1"),
-            ("pool", f"permit/{leases[3].slot}", "lockstead reap r1"),
+            ("pool", f"permit/{all_held[3].slot}", "lockstead reap r1"),
             ("yum", "exclusive", "lockstead reap r1"),
         ]
         assert ("overdue", "slow", 1) in world.events()
@@ -165,16 +167,19 @@ def at_revocation(store: Faulty, job: Callable[[], Awaitable[object]], *, kind: 
 @pytest.mark.parametrize("kind", [Read, Extend], ids=["before it is read", "before it is revoked"])
 def test_h37_progress_between_listing_and_revoking_saves_the_lock(kind: type) -> None:
     async def body(world: World) -> None:
-        held = await world.holders.lock("apt", **{**DUE, "auto_unlock_after": 0.01}).acquire()
+        held = await world.holders.lock("apt", **DUE).acquire()
+        told: list[str] = []
 
         async def progress() -> None:
             held.progress("4 of 5")
             await held.renew()
+            told.append("4 of 5")
 
         async with world.acting() as reaper:
             await world.round(reaper)
             at_revocation(world.store, progress, kind=kind)
             await world.round(reaper)
+        assert told == ["4 of 5"]
         await held.renew()
         assert await world.broken() == []
 
@@ -406,6 +411,41 @@ def test_after_progress_the_next_crossing_is_a_first_one_and_a_failed_round_forg
                     numbers.append((now, task.noted.alerts))
                 reaper.watch.ended(Round("memory:", 1, began + now, 0.0, 1, error))
             assert numbers == [(1.0, 1), (9.0, 1)]
+
+    in_world(body)
+
+
+class Skewed:
+    """The clocks of a machine whose wall clock is wrong."""
+
+    now = staticmethod(SYSTEM_CLOCK.now)
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def wall(self) -> float:
+        return SYSTEM_CLOCK.wall() + self.by
+
+
+@pytest.mark.parametrize("kind", ["lock", "reader", "permit"])
+def test_h38_a_holder_whose_clock_is_a_day_behind_is_not_unlocked_early(kind: str) -> None:
+    async def body(world: World) -> None:
+        world.holders._engine.clock = Skewed(-86400.0)
+        soon: dict[str, Any] = {"ttl": 60, "expected": 600, "auto_unlock_after": 3600}
+        lock = world.holders.lock("apt", mode="shared" if kind == "reader" else "exclusive", **soon)
+        held = await (world.holders.semaphore("apt", 2, **soon) if kind == "permit" else lock).acquire()
+        async with world.acting() as reaper:
+            (info,) = [one for one in await reaper.client.list() if one.key == "apt"]
+            (shown,) = leases(info)
+            assert shown.auto_unlock_epoch is not None
+            assert shown.auto_unlock_epoch < SYSTEM_CLOCK.wall() - 80_000
+            for renewed in (False, True):
+                if renewed:
+                    await held.renew()
+                for _ in range(3):
+                    await world.round(reaper)
+        assert world.told == []
+        await held.renew()
 
     in_world(body)
 
