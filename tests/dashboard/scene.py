@@ -108,6 +108,7 @@ def scene(holders: Holders) -> None:
         ttl=60,
         expected=1800,
         alert_after=1800,
+        auto_unlock_after=5400,
         labels={"url": "https://airflow.example.com/dags/publish/runs/nightly", "team": "deb", "suite": "trixie"},
         backtrace=True,
     )

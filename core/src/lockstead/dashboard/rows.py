@@ -58,9 +58,9 @@ class Part:
 class Row:
     """A lock as it is shown. id: fit for an attribute `id`, the same in every round.
 
-    since, until, alert: epoch seconds. left, ttl, held, expected: seconds when it was listed. state: of `URGENCY`.
-    until: None if the store does not tell. url: the link to the holder's run, http or https. more_parts: readers or
-    permits that are not shown.
+    since, until, alert, auto_unlock: epoch seconds. left, ttl, held, expected: seconds when it was listed. state: of
+    `URGENCY`. until: None if the store does not tell. url: the link to the holder's run, http or https. more_parts:
+    readers or permits that are not shown.
     """
 
     id: str
@@ -84,8 +84,10 @@ class Row:
     ttl: float | None
     expected: float | None
     alert: float | None
+    auto_unlock: float | None
     overdue: float | None
     token: int | None
+    trace: str
     labels: tuple[tuple[str, str], ...]
     more_labels: int
     host: str
@@ -150,8 +152,10 @@ def row_of(store: str, held: LockInfo, now: float, *, parts_max: int = PARTS_MAX
         ttl=held.ttl,
         expected=held.expected,
         alert=held.alert_epoch,
+        auto_unlock=held.auto_unlock_epoch,
         overdue=overdue_for(held, now),
         token=held.token,
+        trace=short(held.traceparent),
         labels=tuple((short(name, 80), short(text)) for name, text in labels[:LABELS_MAX]),
         more_labels=max(0, len(labels) - LABELS_MAX),
         host=short(held.host),
