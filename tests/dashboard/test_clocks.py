@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from lockstead.dashboard.board import Board, Listing
 from lockstead.dashboard.filters import Filter
 from lockstead.dashboard.rows import Row, row_of
@@ -35,7 +37,7 @@ def test_a_store_that_is_down_does_not_prolong_what_it_said_last() -> None:
         if error is None:
             listing.saw(info())
         listing.ended(Round("store", 1, at, 0.0, 1, error))
-        (row,) = board.view(Filter()).rows
+        (row,) = asyncio.run(board.view(Filter())).rows
         return row
 
     first = round_at(NOW, None)

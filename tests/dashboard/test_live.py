@@ -382,7 +382,8 @@ def test_a_view_is_rendered_once_for_all_pages(query: str) -> None:
     async def body(asker: Asker) -> None:
         await asker.page()
         wanted = Filter.parse(dict(part.split("=") for part in query.split("&") if part))
-        assert asker.dash.rendered(wanted) is asker.dash.rendered(Filter.parse(dict(_pairs(wanted.query))))
+        again = Filter.parse(dict(_pairs(wanted.query)))
+        assert await asker.dash.rendered(wanted) is await asker.dash.rendered(again)
         page = list_events(asker.dash, wanted)
         await anext(page)
         assert len(asker.dash._rendered) <= 2

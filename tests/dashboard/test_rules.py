@@ -95,6 +95,24 @@ def test_without_a_host_no_origin_is_ours() -> None:
     assert not rules().is_same_origin(request(origin="http://"))
 
 
+@pytest.mark.parametrize(
+    ("site", "mode", "is_embedded"),
+    [
+        (None, None, False),
+        ("same-origin", "cors", False),
+        ("none", "navigate", False),
+        ("cross-site", "navigate", False),
+        ("cross-site", "cors", True),
+        ("cross-site", "no-cors", True),
+        ("same-site", "no-cors", True),
+        ("cross-site", None, True),
+    ],
+)
+def test_another_site_may_link_here_and_no_more(site: str | None, mode: str | None, is_embedded: bool) -> None:
+    said = {name: text for name, text in (("sec_fetch_site", site), ("sec_fetch_mode", mode)) if text is not None}
+    assert rules().is_embedded(request(**said)) is is_embedded
+
+
 # --- tokens and sessions --------------------------------------------------------------------------------------------
 
 
@@ -188,6 +206,9 @@ def test_a_proxy_names_the_person_and_without_it_nobody_may_look() -> None:
     assert not access.visitor(request()).may_read
     # not even with a session of somebody whom the proxy let through
     assert not access.visitor(with_session(access, ADMIN)).may_read
+    # a script has a token of its own
+    script = access.visitor(request(authorization=f"Bearer {ADMIN}"))
+    assert (script.may_read, script.may_break) == (True, False)
 
 
 # --- limits ---------------------------------------------------------------------------------------------------------

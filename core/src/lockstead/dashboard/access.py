@@ -111,12 +111,16 @@ class Access:
         """Return who asks."""
         session = self._session(request)
         who = clean(request.headers.get(self._header, ""))[:NAME_MAX].strip() if self._header else ""
-        if self._header is not None and not who:
-            return Visitor(may_read=False)
-        if self._token is None or self._header is not None or session is not None:
+        if who or (self._header is None and (self._token is None or session is not None)):
             return Visitor(may_read=True, session=session, who=who)
+        # a script, which may pass by the proxy
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         return Visitor(may_read=scheme.lower() == "bearer" and self._role(given.strip()) is not None)
+
+    def is_embedded(self, request: HTTPConnection) -> bool:
+        """Whether a page of another site asks for a part of its own: it could not read it, but could keep it open."""
+        site, mode = request.headers.get("sec-fetch-site"), request.headers.get("sec-fetch-mode")
+        return site not in (None, "same-origin", "none") and mode != "navigate"
 
     def is_same_origin(self, request: HTTPConnection) -> bool:
         """Whether a page of this dashboard sent the request: what the browser says, which no page can change."""

@@ -160,6 +160,8 @@ class Gate:
             return None
         if not access.knows_host(request):
             return PlainTextResponse("this dashboard is not known by that name: start it with --host NAME\n", 421)
+        if access.is_embedded(request):
+            return PlainTextResponse("this dashboard is no part of another site\n", 403)
         if request.method not in ("GET", "HEAD") and not access.is_same_origin(request):
             return PlainTextResponse("this form was not sent by a page of this dashboard\n", 403)
         visitor = request.scope["lockstead.visitor"] = access.visitor(request)

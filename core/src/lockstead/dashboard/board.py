@@ -21,7 +21,11 @@ log = logging.getLogger("lockstead.dashboard")
 ROWS_MAX: Final = 200
 """Locks that a page shows; filters find the rest."""
 
-VIEWS_KEPT: Final = 32
+VIEWS_KEPT: Final = 64
+"""Filters whose views and pages are kept until the next round."""
+
+ASIDE_FROM: Final = 5_000
+"""Locks from which on a filter is applied in a thread, one filter at a time: the other pages do not wait for it."""
 
 _RANK: Final = {state: rank for rank, state in enumerate(URGENCY)}
 
@@ -99,15 +103,18 @@ class Listing:
         self._changed = changed
         self._observe = observe
         self.listed_at = 0.0
-        self._found: dict[str, LockInfo] = {}
+        self.ranks: Counter[int] = Counter()
+        self._at = 0.0
+        self._found: dict[str, Entry] = {}
 
-    def began(self, at: float) -> None:  # noqa: ARG002 - of every watcher
+    def began(self, at: float) -> None:
         """Begin a listing."""
+        self._at = at
         self._found = {}
 
     def saw(self, info: LockInfo) -> None:
         """Note a lock."""
-        self._found[info.key] = info
+        self._found[info.key] = Entry(_RANK[shown_state(info, self._at)], info.key, self.name, info)
 
     def ended(self, done: Round) -> None:
         """Publish the listing. After an error the last known state stays."""
@@ -115,11 +122,12 @@ class Listing:
         self.rounds += 1
         self._answered(done.error)
         if done.error is None:
-            self.locks = found
+            self.locks = {key: one.held for key, one in found.items()}
             self.read_at, self.took = done.began_at, done.took
-            self.listed_at = at = done.began_at + done.took
-            self.entries = sorted(Entry(_RANK[shown_state(one, at)], key, self.name, one) for key, one in found.items())
-            self._observe(self.name, at, found)
+            self.listed_at = done.began_at + done.took
+            self.entries = sorted(found.values())
+            self.ranks = Counter(one.rank for one in self.entries)
+            self._observe(self.name, self.listed_at, self.locks)
         self._changed()
 
     def failed(self, error: str) -> None:
@@ -151,6 +159,7 @@ class Board:
     version: int = 0
     is_closed: bool = False
     _views: dict[str, View] = field(default_factory=dict)
+    _filtering: asyncio.Lock = field(default_factory=asyncio.Lock)
     _event: asyncio.Event = field(default_factory=asyncio.Event)
 
     def changed(self) -> None:
@@ -183,26 +192,37 @@ class Board:
         now = self.wall()
         return tuple(one.state(now) for one in self.listings)
 
-    def view(self, wanted: Filter) -> View:
+    async def view(self, wanted: Filter) -> View:
         """Return what a filter shows now; the same object for all who ask for it in one round."""
         if (known := self._views.get(wanted.query)) is not None:
             return known
-        made = self._made(wanted)
-        if len(self._views) >= VIEWS_KEPT:
-            self._views.pop(next(iter(self._views)))
-        self._views[wanted.query] = made
+        if wanted.is_empty or sum(len(one.entries) for one in self.listings) <= ASIDE_FROM:
+            return self._kept(wanted, self.version, self._made(wanted))
+        async with self._filtering:
+            if (known := self._views.get(wanted.query)) is not None:
+                return known
+            version = self.version
+            return self._kept(wanted, version, await asyncio.to_thread(self._made, wanted))
+
+    def _kept(self, wanted: Filter, version: int, made: View) -> View:
+        if version == self.version:
+            if len(self._views) >= VIEWS_KEPT:
+                self._views.pop(next(iter(self._views)))
+            self._views[wanted.query] = made
         return made
 
     def _made(self, wanted: Filter) -> View:
+        version, stores = self.version, self.stores()
         listed_at = {one.name: one.listed_at for one in self.listings}
-        stores = self.stores()
         parts: Sequence[list[Entry]] = [one.entries for one in self.listings]
+        count = sum((one.ranks for one in self.listings), Counter[int]())
         if not wanted.is_empty:
-            parts = [[one for one in part if wanted.admits(one.store, one.held, one.state)] for part in parts]
+            admits = wanted.matcher()
+            parts = [[one for one in part if admits(one.store, one.held, one.state)] for part in parts]
+            count = Counter(one.rank for part in parts for one in part)
         shown = [one for one, _ in zip(heapq.merge(*parts), range(self.rows_max), strict=False)]
-        count = Counter(one.rank for part in parts for one in part)
         return View(
-            version=self.version,
+            version=version,
             rows=tuple(row_of(one.store, one.held, listed_at[one.store]) for one in shown),
             found=sum(len(part) for part in parts),
             total=sum(len(one.entries) for one in self.listings),

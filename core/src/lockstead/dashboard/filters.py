@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
@@ -51,27 +51,39 @@ class Filter:
         return ((name, getattr(self, name)) for name in type(self).__slots__)
 
     def admits(self, store: str, held: LockInfo, state: str) -> bool:
-        """Whether the page shows a lock that is in this state."""
-        if self.state and state != self.state:
-            return False
-        if self.store and store != self.store:
-            return False
-        if self.owner and not any(_in(self.owner, text) for text in _owners(held)):
-            return False
-        if self.label and not any(_has_label(self.label, one.labels) for one in _leases(held)):
-            return False
-        return not self.q or any(_in(self.q, text) for text in _texts(held))
+        """Whether the page shows a lock of a store that is in a state."""
+        return self.matcher()(store, held, state)
+
+    def matcher(self) -> Callable[[str, LockInfo, str], bool]:
+        """Return what does the same for very many locks."""
+        text, owner = self.q.casefold(), self.owner.casefold()
+        name, equals, value = self.label.partition("=")
+
+        def admits(store: str, held: LockInfo, state: str) -> bool:
+            return (
+                (not self.state or state == self.state)
+                and (not self.store or store == self.store)
+                and (not owner or owner in _joined(_owners(held)))
+                and (not name or any(_has(one.labels, name, value if equals else None) for one in _leases(held)))
+                and (not text or text in held.key.casefold() or text in _joined(_texts(held)))
+            )
+
+        return admits
 
 
-def _in(part: str, text: str | None) -> bool:
-    return text is not None and part.casefold() in text.casefold()
+def _joined(texts: Iterable[str | None]) -> str:
+    """Return texts as one; none of them has a line break."""
+    return "\n".join(filter(None, texts)).casefold()
 
 
-def _leases(held: LockInfo) -> Iterator[LockInfo]:
-    yield held
-    yield from held.readers
+def _has(labels: Mapping[str, str], name: str, value: str | None) -> bool:
+    return name in labels if value is None else labels.get(name) == value
+
+
+def _leases(held: LockInfo) -> Iterable[LockInfo]:
     if held.permits is not None:
-        yield from held.permits.held
+        return (held, *held.permits.held)
+    return (held, *held.readers) if held.readers else (held,)
 
 
 def _owners(held: LockInfo) -> Iterator[str]:
@@ -81,12 +93,6 @@ def _owners(held: LockInfo) -> Iterator[str]:
 
 
 def _texts(held: LockInfo) -> Iterator[str | None]:
-    yield held.key
     for one in _leases(held):
         yield from (one.owner, one.holder, one.purpose, one.progress, one.host, one.value)
         yield from one.labels.values()
-
-
-def _has_label(wanted: str, labels: Mapping[str, str]) -> bool:
-    name, equals, text = wanted.partition("=")
-    return labels.get(name) == text if equals else name in labels

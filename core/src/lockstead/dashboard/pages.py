@@ -39,7 +39,7 @@ class Pages:
         """Show every lock that the filter admits."""
         await self._dash.look(FRESH_WITHIN)
         wanted = Filter.parse(request.query_params)
-        shown = self._dash.rendered(wanted)
+        shown = await self._dash.rendered(wanted)
         return self._page(request, "locks.html", filter=wanted, view=shown.view, rows=shown.rows)
 
     async def events(self, request: Request) -> Response:
@@ -100,7 +100,8 @@ class Pages:
             cookie_name(request),
             secret,
             path=(request.scope.get("root_path") or "") + "/",
-            secure=request.url.scheme == "https",
+            # behind a proxy the address of the page tells more than the request
+            secure=request.url.scheme == "https" or request.headers.get("origin", "").startswith("https:"),
             httponly=True,
             samesite="lax",
         )
@@ -201,7 +202,7 @@ async def list_events(dash: Dashboard, wanted: Filter) -> AsyncGenerator[str]:
     with dash.tab():
         while (upcoming := await dash.board.next(version)) is not None:
             version = upcoming
-            shown = dash.rendered(wanted)
+            shown = await dash.rendered(wanted)
             prints = shown.prints
             if sent is not None and list(prints) == list(sent):
                 ids = [name for name, print_ in prints.items() if sent[name] != print_]

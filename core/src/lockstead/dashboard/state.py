@@ -9,7 +9,7 @@ from typing import Any
 
 from lockstead.aio_lock import AsyncClient
 from lockstead.dashboard.access import Access
-from lockstead.dashboard.board import Board, Listing
+from lockstead.dashboard.board import VIEWS_KEPT, Board, Listing
 from lockstead.dashboard.describing import Details, timeline
 from lockstead.dashboard.filters import Filter
 from lockstead.dashboard.history import History
@@ -124,12 +124,13 @@ class Dashboard:
 
     # --- what the pages show -------------------------------------------------------------------------------------
 
-    def rendered(self, wanted: Filter) -> Rendered:
+    async def rendered(self, wanted: Filter) -> Rendered:
         """Return what a filter shows now; rendered once for all tabs."""
-        view = self.board.view(wanted)
+        view = await self.board.view(wanted)
         known = self._rendered.get(wanted.query)
         if known is None or known.view is not view:
-            self._rendered = {name: one for name, one in self._rendered.items() if one.view.version == view.version}
+            last = [*self._rendered.items()][1 - VIEWS_KEPT :]
+            self._rendered = {name: one for name, one in last if one.view.version == view.version}
             known = self._rendered[wanted.query] = Rendered(self.templates, view, wanted)
         return known
 
