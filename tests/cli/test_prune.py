@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from lockstead.protocol.commands import Create
+from lockstead import Client
+from lockstead.cli.prune import _rounds
+from lockstead.protocol.commands import Create, StoreClock
 from lockstead.protocol.record import Record, encode
+from lockstead.stores.memory import MemoryStore
 from lockstead.values import Name, Space
 from tests.cli.shell import Shell
 
@@ -92,3 +97,21 @@ def test_a_lock_is_not_a_store(files: Shell) -> None:
     done = files.run("prune", files.url())
     assert (done.code, done.err.count("\n")) == (64, 1)
     assert "prune cleans a whole store: leave out '#apt'" in done.err
+
+
+class Clockless(MemoryStore):
+    """A store that shows no age, like ZooKeeper and Cassandra."""
+
+    traits = replace(MemoryStore.traits, clock=StoreClock.NONE)
+
+
+def test_where_the_store_shows_no_age_the_records_are_watched_for_as_long_as_asked() -> None:
+    asked = {"older_than": 0, "per_second": 1000}
+    store = Clockless()
+    store.perform(Create(Name("apt", Space.MEMBER, "1/ab"), encode(Record("ci/1", 0.2))), 5.0)
+    with Client(store) as client:
+        (only,) = _rounds(client, asked, 0.0)
+        assert (only.kept["undecided"], only.removed["registrations"]) == (1, 0)
+        assert only.again_in is not None
+        *_before, last = _rounds(client, asked, 60.0)
+        assert (last.kept["undecided"], last.removed["registrations"], last.again_in) == (0, 1, None)
