@@ -13,6 +13,7 @@ from urllib.parse import quote
 import pytest
 
 import lockstead
+from lockstead.dashboard.rendering import span
 from lockstead.protocol.commands import Create
 from lockstead.values import Name, Space
 from tests.dashboard.inspected import Inspected
@@ -264,6 +265,33 @@ def test_a_store_goes_down_and_comes_back_in_an_open_page(browser: Inspected, se
         browser.sees(SHOWS, 40, "came-back")
         browser.sees(LACKS, 5, "does not answer")
         assert browser.does("return window.marker") == 1
+
+
+def test_a_page_says_while_the_dashboard_is_gone_and_goes_on_when_it_is_back(
+    redis: RedisServer, browser: Inspected, serve: Serve
+) -> None:
+    url = url_of(redis, "restart-")
+    with Holders(url) as holders:
+        server = serve(url, *OFTEN)
+        browser.open("/")
+        browser.sees(LIVE, 10)
+        browser.does("window.marker = 1")
+        server.kill()
+        browser.sees(SHOWS, 10, "Reconnecting")
+        server.start()
+        browser.sees(LIVE, 30)
+        holders.hold("apt", owner="came-later", ttl=60)
+        browser.sees(SHOWS, 10, "came-later")
+        assert browser.does("return window.marker") == 1
+        # the console tells of failed requests, and of nothing else
+        assert all("/events" in line or "[object Event]" in line for line in browser.complaints())
+
+
+def test_durations_are_counted_on_in_the_words_of_the_server(browser: Inspected, serve: Serve, tmp_path: Path) -> None:
+    serve(f"sqlite:///{tmp_path}/locks.db")
+    browser.open("/")
+    durations = [-5, 0, 0.9, 59.9, 60, 61, 3599, 3600, 3660, 7199, 86399, 86400, 90000, 1e9]
+    assert browser.does("return arguments[0].map(span)", durations) == [span(one) for one in durations]
 
 
 def test_an_update_takes_nothing_from_whoever_reads(redis: RedisServer, browser: Inspected, serve: Serve) -> None:
