@@ -31,6 +31,9 @@ from packaging.version import Version
 import lockstead
 from tests.inventory import STORES
 
+# a distribution is built once, and not by each worker
+pytestmark = pytest.mark.xdist_group("distributions")
+
 ROOT = Path(__file__).parents[2]
 MEMBERS = ["core", *sorted(str(path.parent.relative_to(ROOT)) for path in ROOT.glob("packages/*/pyproject.toml"))]
 
