@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from lockstead.errors import LossReason, NotAcquired, StoreRefused, StoreUnavailable
-from lockstead.events import Acquired, EngineWarning, Waiting
+from lockstead.events import Acquired, EngineWarning, HolderChanged, Waiting
 from lockstead.protocol.acquire import Contended, Grant
 from lockstead.protocol.commands import Read
 from lockstead.protocol.context import LeaseId
@@ -100,12 +100,11 @@ def test_the_error_that_ends_a_wait_says_who_holds_it_and_since_when(alone: Alon
     assert ahead.held_for == 0.0
 
 
-def test_a_wait_is_told_with_whom_it_is_for_if_anybody_knows(alone: Alone) -> None:
-    alone.engine.emit_waiting("apt", "me", Contended(None))
-    assert alone.events == []
-    alone.engine.emit_waiting("apt", "me", Contended(Record("ci/1", 300.0, acquired_at=alone.clock.wall() - 5)))
-    alone.engine.emit_waiting("apt", "me", Contended(Record("ci/1", 300.0, owner="ci", purpose="publish")))
-    assert alone.events == [Waiting("apt", "me", "ci/1", None, 5.0), Waiting("apt", "me", "ci", "publish", None)]
+def test_a_wait_is_told_with_whom_it_is_for(alone: Alone) -> None:
+    known, unknown = Record("ci/1", 300.0, owner="ci", purpose="publish"), Record("ci/1", 300.0)
+    alone.engine.emit_waiting("apt", "me", replace(unknown, acquired_at=alone.clock.wall() - 5), Waiting)
+    alone.engine.emit_waiting("apt", "me", known, HolderChanged)
+    assert alone.events == [Waiting("apt", "me", "ci/1", None, 5.0), HolderChanged("apt", "me", "ci", "publish", None)]
 
 
 def test_unwise_settings_are_warned_of_once(alone: Alone) -> None:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lockstead.errors import OutcomeUnknown
 from lockstead.protocol.commands import Command
 from lockstead.runtime.aside import in_thread
-from lockstead.runtime.inside import holds_no_lock, is_inside
-from lockstead.runtime.observed import report
+from lockstead.runtime.inside import is_inside
 from lockstead.runtime.run import STALLED
 from lockstead.stores.port import AsyncStore, Store
 
@@ -152,19 +151,6 @@ async def perform(command: Command[Any], store: Store, limit: float, waker: Asyn
             return await in_thread(waker.engine.calls, call, came_late=waker.came_late)
     except TimeoutError as error:
         raise OutcomeUnknown(f"no answer within {limit:.3g} s") from error
-
-
-@holds_no_lock
-async def observed(command: Command[Any], store: Store, limit: float, waker: AsyncWaker) -> Any:
-    """Send one command as `perform` does, and tell the listeners of the process."""
-    began_at = time.monotonic()
-    try:
-        answer = await perform(command, store, limit, waker)
-    except BaseException as error:
-        report(command, store, began_at, error)
-        raise
-    report(command, store, began_at)
-    return answer
 
 
 async def settle(engine: Engine, kept: KeptLease) -> None:

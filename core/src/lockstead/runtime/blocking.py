@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from lockstead.protocol.commands import Command
 from lockstead.runtime.inside import holds_no_lock
 from lockstead.runtime.local_queue import ThreadWaker
-from lockstead.runtime.observed import report
 from lockstead.stores.port import Store
 
 if TYPE_CHECKING:
@@ -52,19 +50,6 @@ def _run(job: Callable[[], None]) -> None:
 def perform(command: Command[Any], store: Store, limit: float, waker: ThreadWaker) -> Any:  # noqa: ARG001 - its async counterpart needs it
     """Send one command."""
     return store.perform(command, limit)
-
-
-@holds_no_lock
-def observed(command: Command[Any], store: Store, limit: float, waker: ThreadWaker) -> Any:
-    """Send one command as `perform` does, and tell the listeners of the process."""
-    began_at = time.monotonic()
-    try:
-        answer = perform(command, store, limit, waker)
-    except BaseException as error:
-        report(command, store, began_at, error)
-        raise
-    report(command, store, began_at)
-    return answer
 
 
 def settle(engine: Engine, kept: KeptLease) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lockstead.errors import LocksteadError
 from lockstead.listeners import LISTENERS
 from lockstead.protocol.commands import Pause, Reply, Script
 from lockstead.protocol.record import with_timestamps
-from lockstead.runtime.blocking import REQUEST_LATE, ThreadWaker, observed, perform
+from lockstead.runtime.blocking import REQUEST_LATE, ThreadWaker, perform
 from lockstead.runtime.clock import Clock
 from lockstead.runtime.local_queue import LOOK_AGAIN
-from lockstead.runtime.run import Limits, unknown
+from lockstead.runtime.observed import report, report_failed
+from lockstead.runtime.run import Limits, thrown
 from lockstead.runtime.watching import Watching
 from lockstead.stores.port import Store
 
@@ -56,10 +56,12 @@ def run(script: Script[T], store: Store, clock: Clock, limits: Limits, waker: Th
                     limit = limits.of(sent_at)
                     late_from = sent_at + limit + REQUEST_LATE
                     stamped = with_timestamps(command, clock.wall(), store.traits.clock)
-                    send = observed if LISTENERS.every else perform
-                    answer = send(stamped, store, limit, waker)
-            except Exception as error:  # noqa: BLE001 - an unexpected error of a third-party store
-                command = script.throw(error if isinstance(error, LocksteadError) else unknown(error))
+                    answer = perform(stamped, store, limit, waker)
+                    if LISTENERS.every:
+                        report(command, store, clock.now() - sent_at)
+            except BaseException as error:  # noqa: BLE001 - `thrown` raises what is not about the request
+                report_failed(command, store, clock.now() - sent_at, error)
+                command = script.throw(thrown(error))
             else:
                 command = script.send(Reply(answer, sent_at, clock.now()))
     except StopIteration as ended:

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-from time import monotonic
 from typing import Any, Final
 
 from lockstead.errors import OutcomeUnknown, StoreRefused, StoreUnavailable
 from lockstead.events import StoreRequest
 from lockstead.listeners import LISTENERS
-from lockstead.protocol.commands import Command
+from lockstead.protocol.commands import Command, Create, Extend, List, OutOfTime, Pause, Read, Remove, Replace
 from lockstead.runtime.inside import holds_no_lock
 from lockstead.stores.port import Store
 
 BATCH: Final = "batch"
 """The command of several in one request."""
 
+_NAMES: Final[dict[type, str]] = {one: one.__name__.lower() for one in (Create, Read, Replace, Extend, Remove, List)}
+
 
 @holds_no_lock
-def report(
-    command: Command[Any] | None, store: Store, began_at: float, error: BaseException | None = None, count: int = 1
-) -> None:
-    """Tell the listeners that a request has ended. command: None for a batch of `count`; began_at: by `monotonic`."""
-    took = monotonic() - began_at
-    what = BATCH if command is None else type(command).__name__.lower()
-    LISTENERS.notify(StoreRequest(what, "ok" if error is None else result_of(error), took, count), store.url)
+def report(command: Command[Any], store: Store, took: float) -> None:
+    """Tell the listeners of a request that was answered. took: seconds."""
+    LISTENERS.notify(StoreRequest(_name(command), "ok", took), store.url)
+
+
+@holds_no_lock
+def report_failed(command: Command[Any], store: Store, took: float, error: BaseException) -> None:
+    """Tell the listeners of a request that raised an error; nothing if it was a pause, or was never sent."""
+    if LISTENERS.every and not isinstance(command, Pause) and not isinstance(error, OutOfTime):
+        LISTENERS.notify(StoreRequest(_name(command), result_of(error), took), store.url)
+
+
+@holds_no_lock
+def report_batch(count: int, store: Store, took: float, error: BaseException | None = None) -> None:
+    """Tell the listeners of a request with several commands."""
+    LISTENERS.notify(StoreRequest(BATCH, "ok" if error is None else result_of(error), took, count), store.url)
+
+
+def _name(command: Command[Any]) -> str:
+    return _NAMES.get(type(command)) or type(command).__name__.lower()
 
 
 def result_of(error: BaseException) -> str:

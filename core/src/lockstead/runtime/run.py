@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
-from lockstead.errors import OutcomeUnknown, StoreError
+from lockstead.errors import LocksteadError, OutcomeUnknown, StoreError
 from lockstead.frozen import frozen
 from lockstead.listeners import LISTENERS
 from lockstead.protocol.commands import Command, OutOfTime, Pause, Paused, Reply, Script
 from lockstead.protocol.record import with_timestamps
 from lockstead.runtime.clock import Clock
-from lockstead.runtime.observed import report
+from lockstead.runtime.observed import report_batch
 from lockstead.stores.port import Store, SupportsBatching
 
 T = TypeVar("T")
@@ -123,20 +122,27 @@ def _perform_many(commands: list[Command[Any]], store: SupportsBatching, clock: 
         return []
     wall, kind = clock.wall(), cast(Store, store).traits.clock
     stamped = [with_timestamps(command, wall, kind) for command in commands]
-    began_at = time.monotonic()
+    sent_at = clock.now()
     try:
         answers = store.perform_many(stamped, limit)
     except Exception as error:  # noqa: BLE001 - an unexpected error of a third-party store leaves the outcome unknown
         if LISTENERS.every:
-            report(None, cast(Store, store), began_at, error, len(commands))
+            report_batch(len(commands), cast(Store, store), clock.now() - sent_at, error)
         return [error if isinstance(error, StoreError) else unknown(error) for _ in commands]
     if LISTENERS.every:
-        report(None, cast(Store, store), began_at, None, len(commands))
+        report_batch(len(commands), cast(Store, store), clock.now() - sent_at)
     if len(answers) == len(commands):
         return answers
     # it is unknown which command's answer is missing
     why = f"{len(commands)} commands were answered by {len(answers)} answers"
     return [OutcomeUnknown(why) for _ in commands]
+
+
+def thrown(error: BaseException) -> LocksteadError:
+    """Return what a script is told of a request that raised this error. Raises it if it is not about the request."""
+    if not isinstance(error, Exception):
+        raise error
+    return error if isinstance(error, LocksteadError) else unknown(error)
 
 
 def unknown(error: Exception) -> OutcomeUnknown:
