@@ -155,8 +155,8 @@ def test_a_dry_run_writes_nothing_and_names_the_same_records() -> None:
     before = dict(bench.store.entries)
     session = pruning(bench, is_dry=True)
     while not session.is_over:
-        assert isinstance(session.command, List | Read)
-        session.commit()
+        assert isinstance(session.command, List | Read | Pause)
+        session.wait() if isinstance(session.command, Pause) else session.commit()
     assert session.outcome.names == [(Leftover.REGISTRATION, next(name for name in before if name.part))]
     assert bench.store.entries == before
     assert pruned(bench).names == session.outcome.names
@@ -377,6 +377,17 @@ def test_removals_are_paced_and_bounded() -> None:
     assert (done.removed[Leftover.REGISTRATION], done.is_complete) == (3, False)
     assert bench.now - began == pytest.approx(6.0)
     assert pruning(bench).run().removed[Leftover.REGISTRATION] == 2
+
+
+def test_reads_that_decide_on_counters_are_paced_too() -> None:
+    bench = Bench(DATED)
+    for number in range(3):
+        bench.store.perform(Create(Name(f"k{number}"), {"v": "1"}))
+        bench.store.perform(Create(Name(f"k{number}", Space.COMPANION), {"v": "1"}))
+    bench.now += 2 * DAY
+    began = bench.now
+    assert not pruning(bench, between=2.0).run().removed
+    assert bench.now - began == pytest.approx(6.0)
 
 
 def test_a_space_that_is_refused_hides_no_other() -> None:

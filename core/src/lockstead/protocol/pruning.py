@@ -244,8 +244,8 @@ class _Pruning:
             return None
         if self._age(look) < max(self.request.older_than, COMPANION_AFTER):
             return None
-        reply = yield from ask(Read(Name(look.name.key)))
-        return Leftover.COMPANION if isinstance(reply.answer, Absent) else None
+        answer = yield from self._read(Name(look.name.key))
+        return Leftover.COMPANION if isinstance(answer, Absent) else None
 
     # --- judging -------------------------------------------------------------------------------------------------
 
@@ -288,9 +288,14 @@ class _Pruning:
 
     def _has_gate(self, key: str) -> Script[bool]:
         if self.gate[0] != key:
-            reply = yield from ask(Read(Name(key)))
-            self.gate = key, isinstance(reply.answer, Snapshot) and is_gate(reply.answer.fields)
+            answer = yield from self._read(Name(key))
+            self.gate = key, isinstance(answer, Snapshot) and is_gate(answer.fields)
         return self.gate[1]
+
+    def _read(self, name: Name) -> Script[Snapshot | Absent]:
+        """Read a record that decides on another, no faster than others are removed."""
+        yield from ask(Pause(name, self.request.between, self.request.between, wake_on_change=False))
+        return (yield from ask(Read(name))).answer
 
     # --- removing ------------------------------------------------------------------------------------------------
 
