@@ -56,7 +56,6 @@ def _memory() -> Iterator[Running]:
 @contextmanager
 def _gcs() -> Iterator[Running]:
     with emulator() as url:
-
         counted = 0
 
         def counts() -> dict[str, int]:

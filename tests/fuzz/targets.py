@@ -24,6 +24,7 @@ from lockstead.protocol.members import MEMBERS_MAX, check_count
 from lockstead.protocol.record import decode, encode
 from lockstead.reading import EPOCH_MAX, RECORD_BYTES_MAX, clean
 from lockstead.settings import Settings
+from lockstead.stores import paging
 from lockstead.stores import url as urls
 from lockstead.stores.bounds import Bounds
 from lockstead.stores.cassandra import rows as cassandra
@@ -35,8 +36,10 @@ from lockstead.stores.etcd.url import target_of as etcd_target
 from lockstead.stores.gcs import encoding as gcs
 from lockstead.stores.http import Answer
 from lockstead.stores.kept import map_of_text
+from lockstead.stores.memory import MemoryStore
 from lockstead.stores.postgres import encoding as postgres
 from lockstead.stores.redis import encoding as redis
+from lockstead.stores.redis.listing import _begin as redis_begin
 from lockstead.stores.redlock import scripts as redlock
 from lockstead.stores.sqlite.store import TRAITS
 from lockstead.stores.zookeeper import encoding as zookeeper
@@ -165,6 +168,24 @@ def url(text: str, fields: Fields) -> None:
                 urls.parse_lock(one)
 
 
+def cursor(text: str, fields: Fields) -> None:
+    memory = MemoryStore()
+    memory.perform(Create(APT, {}), 1.0)
+    bucket = gcs.BucketPath.at("bucket", "locks")
+    for said in (text, json.dumps([*fields]), *(json.dumps(["lock", None, "", *[text] * count]) for count in range(5))):
+        asked = List(Space.LOCK, page=1, cursor=said)
+        for read in (
+            lambda asked: memory.perform(asked, 1.0),
+            lambda asked: next(gcs.exchange(asked, bucket)),
+            lambda asked: etcd.first_key(asked, "x/lock/", "x/lock0"),
+            lambda asked: redis_begin(asked, [("h", 1)], text),
+            lambda asked: paging.place(asked, 2),
+            lambda asked: "".join(paging.text_place(asked, 2) or ()).encode(),
+        ):
+            with suppress(StoreRefused):
+                read(asked)
+
+
 def kept(text: str, fields: Fields) -> None:
     for written in (text, _bytes(text), json.dumps(dict(fields))):
         read = map_of_text(written)
@@ -245,7 +266,7 @@ def on_redlock(text: str, fields: Fields) -> None:
     assert (one.incarnation, one.count) == ("ab", 1)
     "".join([*one.fields(), *one.fields().values()]).encode()
     assert sum(map(len, one.fields().values())) <= RECORD_BYTES_MAX
-    for inner, seen in redlock.listed([[_bytes(text), [*head, *flat]], [_bytes(text), []]]).items():
+    for inner, seen in redlock.listed([[[_bytes(text), [*head, *flat]], [_bytes(text), []]], b""]).found.items():
         redlock.outer_name(Space.MEMBER, inner)
         seen.fields()
     # and a server may say anything
@@ -254,6 +275,7 @@ def on_redlock(text: str, fields: Fields) -> None:
         [1, flat],
         [0, [b"i", _bytes(text), b"n", _bytes(text), b"x", b"0"]],
         [flat],
+        [[[_bytes(text), flat]], _bytes(text)],
         flat,
         text,
         1,
@@ -368,7 +390,7 @@ def prefect_ticket(text: str, fields: Fields) -> None:
 TARGETS: Final[dict[str, Target]] = {
     one.__name__.replace("_", "-"): one
     for one in (
-        *(record, member, members, listed, audit, unclean, ticket, sequencer, url, kept, handed_over),
+        *(record, member, members, listed, audit, unclean, ticket, sequencer, url, cursor, kept, handed_over),
         *(prefect_template, prefect_block, prefect_ticket),
         *(on_redis, on_redlock, on_cassandra, on_etcd, on_gcs, on_zookeeper, on_postgres),
     )
