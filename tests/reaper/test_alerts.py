@@ -151,6 +151,7 @@ def test_a_receiver_that_hangs_fills_a_bounded_queue_and_blocks_nobody(caplog: p
         tried: list[int] = []
         outlet = Outlet("hook", hang, 2)
         outlet.start()
+        outlet.start()
         await asyncio.sleep(0)
         for number in range(QUEUED_MAX + 10):
             outlet.submit(alert(), lambda number=number: tried.append(number))

@@ -82,6 +82,21 @@ def test_once_ends_with_75_while_another_reaper_acts(
     assert "another reaper acts; nothing was done" in capsys.readouterr().err
 
 
+def test_once_goes_through_every_store_and_calls_the_command_for_each_event(tmp_path: Path) -> None:
+    urls = [f"sqlite:///{tmp_path}/{name}.db" for name in ("one", "two")]
+    for store in urls:
+        lockstead.Lock(f"{store}#apt", expected=0, auto_unlock_after=0).acquire().detach()
+    command = f"sh -c 'cat >> {tmp_path}/told'"
+    assert call(["reap", *urls, "--once", "--exec", command]) == 0
+    told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
+    assert [(one["event"], one["store"]) for one in told] == [
+        (event, store) for store in urls for event in ("overdue", "unlocked")
+    ]
+    for store in urls:
+        with lockstead.connect(store) as client:
+            assert [entry.what for entry in client.history()] == ["revoked"]
+
+
 @contextmanager
 def reaping(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run a reaper that listens; yield its process and its address."""

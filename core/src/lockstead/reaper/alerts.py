@@ -159,8 +159,9 @@ class Outlet:
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def start(self) -> None:
-        """Start the workers, in the running event loop."""
-        self._tasks = [asyncio.create_task(self._work()) for _ in range(self.workers)]
+        """Start the workers, in the running event loop, unless they run."""
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(self._work()) for _ in range(self.workers)]
 
     def submit(self, alert: Alert, on_tried: Callable[[], None]) -> None:
         """Queue an alert; on_tried is called after its first try, or when it is dropped."""
