@@ -21,6 +21,7 @@ GUIDES = [
             "semaphores",
             "elections",
             "dashboard",
+            "metrics-and-traces",
             "reaper",
             "run",
             "command-line",

@@ -90,6 +90,7 @@ class StoreReaper:
         self.term: AsyncTerm | None = None
         self._plan = plan
         self._metrics = metrics.of(self.store)
+        self._metrics.leads = lambda: self.leads
         self.watch = Watch(plan.repeat, self._ended, ticks)
         self.rounds = Rounds(client, [self._metrics, self.watch], plan.every, wall=wall)
         settings: Any = {"ttl": TTL, "purpose": "watches this store's locks"}
