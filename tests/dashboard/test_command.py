@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -73,6 +74,17 @@ def test_what_cannot_be_served_is_refused_in_one_line(
     refusal = refused(capfd, *words)
     assert refusal[0] == code, refusal
     assert says in refusal[1]
+
+
+def test_without_its_extra_command_and_application_say_what_to_install() -> None:
+    blocked = "import sys; sys.modules['starlette'] = None; "
+    serves = f"from lockstead.cli.main import call; sys.exit(call(['dashboard', {STORE!r}]))"
+    done = subprocess.run([sys.executable, "-c", blocked + serves], capture_output=True, text=True, check=False)
+    assert done.returncode == 64
+    assert done.stderr == "lockstead: the dashboard needs starlette: pip install 'lockstead[cli,dashboard]'\n"
+    mounts = "from lockstead.dashboard import create_app"
+    done = subprocess.run([sys.executable, "-c", blocked + mounts], capture_output=True, text=True, check=False)
+    assert done.stderr.endswith("the dashboard needs starlette: pip install 'lockstead[dashboard]'\n")
 
 
 @pytest.mark.parametrize("option", ["--token-file", "--admin-token-file"])

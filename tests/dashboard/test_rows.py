@@ -190,3 +190,53 @@ def test_a_filter_looks_at_readers_and_permits() -> None:
     for query in ({"owner": "ci/7"}, {"label": "team=deb"}, {"q": "publish"}):
         assert Filter.parse(query).admits("s", shared, "held")
         assert Filter.parse(query).admits("s", slots, "free")
+
+
+# --- links ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://ci.example/run/7",
+        "http://10.0.0.1:8080/a?b=c&d=%20#e",
+        "https://[::1]:8443/",
+        "HTTPS://ci.example",
+        "https://ci.example?a@b",
+    ],
+)
+def test_a_run_is_linked_by_http(url: str) -> None:
+    held = replace(HELD, labels={"url": url})
+    assert held.url == row_of("s", held, 1010.0).url == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "ci.example/run/7",
+        "javascript:alert(1)",
+        "JavaScript:alert(1)//https://x",
+        "data:text/html,x",
+        "//ci.example/",
+        "ftp://ci.example/",
+        "https://",
+        "https:///run",
+        "https://bank.example@evil.example/",
+        "https://bank.example:x@evil.example/",
+        "https://ci.example/a b",
+        "https://ci.example/\n",
+        "https://ci.example/\u202e",
+        "https://bänk.example/",
+        " https://ci.example/",
+        "https://ci.example/" + "x" * 2000,
+    ],
+)
+def test_nothing_else_becomes_a_link(url: str) -> None:
+    held = replace(HELD, labels={"url": url})
+    assert held.url is None
+    row = row_of("s", held, 1010.0)
+    assert row.url is None
+    assert row.host_of_url == ""
+    # the label is shown as any other
+    assert [name for name, _ in row.labels] == ["url"]

@@ -70,8 +70,8 @@ def dashboard(
         from lockstead.dashboard.app import create_app
         from lockstead.monitor.listening import Address, read_token
     except ModuleNotFoundError as missing:
-        needs = f"the dashboard needs {missing.name}: pip install 'lockstead[cli,dashboard]'"
-        raise Failed(Exit.USAGE, needs) from None
+        package = (missing.name or "").partition(".")[0]
+        raise Failed(Exit.USAGE, f"the dashboard needs {package}: pip install 'lockstead[cli,dashboard]'") from None
     address = Address.parse(listen)
     if not address.is_loopback and token_file is None and trusted_proxy_header is None:
         raise click.UsageError(

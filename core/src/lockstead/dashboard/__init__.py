@@ -20,9 +20,10 @@ def __getattr__(name: str) -> Any:
     try:
         from lockstead.dashboard.app import create_app
     except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] == "lockstead":
+        package = (missing.name or "").partition(".")[0]
+        if package == "lockstead":
             raise
         raise ModuleNotFoundError(
-            f"the dashboard needs {missing.name}: pip install 'lockstead[dashboard]'", name=missing.name
+            f"the dashboard needs {package}: pip install 'lockstead[dashboard]'", name=missing.name
         ) from None
     return create_app
