@@ -15,6 +15,7 @@ from gcs_emulator import GcsServer
 from gcs_emulator.objects import draft_of
 from lockstead.cli.format import details, facts
 from lockstead.cli.output import instant
+from lockstead.cli.schemas import OUTPUTS
 from lockstead.reading import date_text
 from tests.cli.conftest import until
 from tests.cli.screen import Screen
@@ -22,7 +23,7 @@ from tests.cli.shell import PROGRAM, Shell
 from tests.cli.test_looking import INSTANT
 
 TOLD = ("key", "broken", "removed", "by", "reason", "max_overlap", "overlap_until", "was")
-ENTRY = ("key", "at", "what", "by", "reason", "owner", "holder", "incarnation", "token")
+ENTRY = tuple(OUTPUTS["history"]["properties"])
 
 
 # --- break ----------------------------------------------------------------------------------------------------------

@@ -460,6 +460,10 @@ def test_list_replaces_a_file_only_as_a_whole(files: Shell) -> None:
     assert path.stat().st_mode & 0o444 == 0o444
     files.run(*words, "sqlite:///absent/locks.db").fails(69, "there is no folder")
     assert path.read_text() == shown
+    with path.open() as before:
+        files.run("list", "--json", "--output", str(path), files.store)
+        # who has the old one open reads the old one to its end
+        assert before.read() == shown != path.read_text()
     files.run("list", "--output", "absent/locks.prom", files.store).fails(
         74, "cannot write 'absent/locks.prom': No such"
     )

@@ -99,9 +99,9 @@ def test_a_key_that_is_unknown_or_missing_is_refused(files: Shell) -> None:
     ],
 )
 def test_an_error_says_what_its_caller_can_do(error: Exception, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    say_error(75, "\x1b[2Jx", error)
+    say_error(75, "\x1b[2J\x9b31m\u202e", error)
     said = parsed("error", capsys.readouterr().err[:-1])["error"]
-    assert (said["kind"], said["message"]) == (kind, "\x1b[2Jx")
+    assert (said["kind"], said["message"]) == (kind, "\x1b[2J\x9b31m\u202e")
     assert said["lost_reason"] == ("TAKEN" if kind == "lease_lost" else None)
     assert said["owner"] == ("a" if kind == "not_acquired" else None)
 

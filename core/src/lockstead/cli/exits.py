@@ -110,7 +110,8 @@ def say_error(code: int, line: str, error: BaseException | None = None) -> None:
     facts: dict[str, object] = {"code": int(code), "kind": kind, "message": line}
     facts["key"] = getattr(error, "key", None) or None
     facts["owner"] = error.holder if isinstance(error, NotAcquired) else None
-    facts["held_for"] = error.held_for if isinstance(error, NotAcquired) else None
+    held_for = error.held_for if isinstance(error, NotAcquired) else None
+    facts["held_for"] = None if held_for is None else round(held_for, 3)
     facts["lost_reason"] = error.reason.value if isinstance(error, LeaseLost) else None
     _write(json.dumps({"error": facts}))
 
