@@ -24,6 +24,7 @@ CAUGHT_AS = {
     "RemoveForgetsTheIncarnation": "promise.remove-incarnation",
     "RemoveForgetsTheRevision": "promise.remove-revision",
     "RemoveExpectsTheRevisionAlone": "promise.stale-remove",
+    "RegistrationsForgetTheRevision": "promise.remove-revision",
     "RemoveSaysRemovedOfWhatIsAbsent": "promise.absent",
     "ExtendForgetsTheIncarnation": "promise.extend-incarnation",
     "ExtendForgetsTheRevision": "promise.extend-revision",
@@ -54,6 +55,7 @@ NOT_LOOKED_FOR = {
     "ListsKeysByPrefix",
     # it takes many records, a second handle, or the end of the store
     "ListsOnePage",
+    *("PagesAreWhole", "PagesBeginAgain", "PagesByNumber", "PagesSkipOne", "TakesAnyCursor"),
     "IncarnationsAreCountedByTheHandle",
     "WorksOnAfterClose",
     "DropsTheRecordsAtClose",
@@ -65,6 +67,9 @@ NOT_LOOKED_FOR = {
     # its own locks have no permits
     "PermitsHaveNoParts",
     "PermitsHaveNoTokens",
+    # nor readers
+    "GroupsHaveNoTokens",
+    "MembersAreListedLate",
 }
 
 
