@@ -134,6 +134,16 @@ def test_h17_the_sequencer_that_is_shown_of_readers_admits_no_writer(files: Shel
     assert sequencer_text(later) is None
 
 
+def test_inspect_shows_when_a_reaper_may_revoke_the_lease_and_the_run_of_its_holder(files: Shell) -> None:
+    files.hold(auto_unlock_after="2h", expected="1h", labels={"url": "https://ci.example/7"})
+    said = files.run("inspect", "--json", files.url()).said
+    assert said["url"] == "https://ci.example/7"
+    assert INSTANT.fullmatch(said["auto_unlock_at"])
+    shown = files.run("inspect", files.url()).out
+    instant = f"{said['auto_unlock_at'][:10]} {said['auto_unlock_at'][11:19]} UTC"
+    assert f"\n  unlock     a reaper may revoke it from {instant} on\n" in shown
+
+
 def test_a_lock_of_the_command_line_names_no_line_of_code(files: Shell) -> None:
     files.acquire()
     said = files.run("inspect", "--json", files.url()).said

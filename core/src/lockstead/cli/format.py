@@ -146,6 +146,7 @@ def details(held: LockInfo, now: float) -> Iterator[tuple[str, str]]:
         yield from _permit_lines(held.permits, now)
         return
     overdue, left = overdue_for(held, now), time_left(held, now)
+    unlock = date_text(held.auto_unlock_epoch)
     revoked = None if held.revoked_by is None else f"by {held.revoked_by}: {held.revoke_reason}"
     unless = "" if held.closing or held.revoked_by is not None else " unless it is renewed"
     until = _with(expires_epoch(held, now), f"{_short(left)} left{unless}" if left else None)
@@ -160,6 +161,7 @@ def details(held: LockInfo, now: float) -> Iterator[tuple[str, str]]:
         "ttl": _with_renewal(held),
         "expected": None if held.expected is None else f"to take {duration_text(held.expected)}",
         "overdue": None if overdue is None else _with(held.alert_epoch, f"for {duration_text(overdue)}"),
+        "unlock": unlock and f"a reaper may revoke it from {unlock} on",
         "revoked": revoked,
         "wanted": None if held.wanted_by is None else f"by {held.wanted_by}, before any further reader",
         "token": None if held.token is None else str(held.token),
