@@ -261,7 +261,7 @@ async def again(url: str) -> dict[str, Any]:
     long = 120.0
     first = await fired(waiter(url, "airflow:d/r/mine/-1", ttl=long))
     others = [asyncio.create_task(fired(waiter(url, f"airflow:d/r/{name}/-1", ttl=long))) for name in "abc"]
-    await asyncio.sleep(triggers.LOOK_AGAIN + 1)
+    await asyncio.sleep(triggers.SHARED_READ_TTL + 1)
     began_at = time.monotonic()
     second = await asyncio.wait_for(fired(waiter(url, "airflow:d/r/mine/-1", ttl=long)), 60)
     for one in others:
@@ -298,7 +298,9 @@ async def unclean(url: str) -> dict[str, Any]:
     """What went before ended unclean, a trigger was told, and its task was failed before it could say so."""
     spec, log = LockSpec(lock=url, ttl=120.0, keeper=False, on_unclean="fail"), logging.getLogger("task")
     # all of it within the time for which one look at who holds a lock serves all who wait for it
-    await (await lockstead.AsyncLock(url, ttl=triggers.LOOK_AGAIN / 5, owner="who died").acquire(timeout=5)).detach()
+    await (
+        await lockstead.AsyncLock(url, ttl=triggers.SHARED_READ_TTL / 5, owner="who died").acquire(timeout=5)
+    ).detach()
     first = await fired(triggers.WaitTrigger(triggers.plain(spec), "airflow:d/r/mine/-1", time.time()))
     # its triggerer died before anybody was told
     once_more = await fired(triggers.WaitTrigger(triggers.plain(spec), "airflow:d/r/mine/-1", time.time()))

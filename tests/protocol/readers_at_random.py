@@ -28,7 +28,7 @@ from lockstead.protocol.members import (
 )
 from lockstead.protocol.readers import attempt_shared
 from lockstead.protocol.record import Record, encode
-from lockstead.protocol.release import Had, give_back, may_remove_after_loss, sweep
+from lockstead.protocol.release import UsedLease, give_back, may_remove_after_loss, sweep
 from lockstead.protocol.renew import Over, Renewed, renew
 from lockstead.values import EXCLUSIVE, SHARED
 from tests.protocol.bench import APT, Bench, Session
@@ -243,8 +243,8 @@ class Process:
         state, self.state = self.state, None
         assert state is not None
         if isinstance(outcome, Exception) and state.is_owner:
-            had = Had(state.lease.incarnation, is_shared=state.shared, is_clean=state.reason is None)
-            self.sweeps.append(Talk(self.run, sweep(APT, state.lease.holder, self.context, had)))
+            used = UsedLease(state.lease.incarnation, is_shared=state.shared, is_clean=state.reason is None)
+            self.sweeps.append(Talk(self.run, sweep(APT, state.lease.holder, self.context, used)))
 
 
 class Run:

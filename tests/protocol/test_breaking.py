@@ -12,7 +12,7 @@ from lockstead.protocol.commands import Absent, Conflict, Create, Extend, Pause,
 from lockstead.protocol.expiry import FOREIGN_ALLOWANCE
 from lockstead.protocol.members import drain
 from lockstead.protocol.record import Record, Revocation, decode, encode
-from lockstead.protocol.release import Broken, Had, Outcome, audit_entry, break_lease, end, read_status, sweep
+from lockstead.protocol.release import Broken, Outcome, UsedLease, audit_entry, break_lease, end, read_status, sweep
 from lockstead.protocol.renew import renew
 from tests.protocol.bench import APT, Bench, Session
 from tests.simulation.store import NONE, SHARED
@@ -273,7 +273,7 @@ def test_ending_a_lease_in_its_record_is_retried_then_raised() -> None:
 def test_a_sweep_removes_released_records_and_marks_lost_ones(is_clean: bool) -> None:
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease
-    session = bench.session(sweep(APT, "a", bench.context(), Had(lease.incarnation, is_clean=is_clean))).commit()
+    session = bench.session(sweep(APT, "a", bench.context(), UsedLease(lease.incarnation, is_clean=is_clean))).commit()
     if is_clean:
         session.expect(Remove)
     else:

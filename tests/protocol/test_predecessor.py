@@ -10,7 +10,7 @@ from lockstead.protocol.acquire import Grant
 from lockstead.protocol.commands import Create, Extend, Read, Remove, Replace, Traits
 from lockstead.protocol.previous_lease import FORGOTTEN
 from lockstead.protocol.record import Record, Revocation, decode, encode
-from lockstead.protocol.release import Had, Outcome, break_lease, give_back, release, sweep
+from lockstead.protocol.release import Outcome, UsedLease, break_lease, give_back, release, sweep
 from lockstead.values import LeaseOutcome, PreviousLease
 from tests.protocol.bench import APT, Bench
 from tests.protocol.test_rules import overdue
@@ -132,8 +132,8 @@ def test_h32_a_late_write_of_an_acquisition_is_no_predecessor(is_clean: bool) ->
     bench = Bench()
     late = Create(APT, bench.want("a").fields, lifetime=10.0, min_retention=10.0)
     bench.store.perform(late)
-    had = Had("an earlier incarnation", is_clean=is_clean)
-    command = bench.session(sweep(APT, "a", bench.context(), had)).commit().expect(Remove)
+    used = UsedLease("an earlier incarnation", is_clean=is_clean)
+    command = bench.session(sweep(APT, "a", bench.context(), used)).commit().expect(Remove)
     bench.store.perform(command)
     assert is_told(bench).ending is LeaseOutcome.CLEAN
 
@@ -141,7 +141,7 @@ def test_h32_a_late_write_of_an_acquisition_is_no_predecessor(is_clean: bool) ->
 def test_h32_a_lease_that_was_lost_and_is_swept_says_so() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
-    bench.session(sweep(APT, "a", bench.context(), Had(lease.incarnation, is_clean=False))).run()
+    bench.session(sweep(APT, "a", bench.context(), UsedLease(lease.incarnation, is_clean=False))).run()
     assert is_told(bench) == PreviousLease(LeaseOutcome.EXPIRED, "a", "a")
 
 

@@ -26,7 +26,7 @@ from lockstead.protocol.members import LATE_LOOKS_MAX, Attached, _is_ample, drai
 from lockstead.protocol.observations import OBSERVATIONS_MAX, ObservationCache, Reading
 from lockstead.protocol.previous_lease import unused
 from lockstead.protocol.record import Record, Revocation, revocation_text
-from lockstead.protocol.release import Had, Outcome, audit, give_back, may_remove_after_loss, release, sweep
+from lockstead.protocol.release import Outcome, UsedLease, audit, give_back, may_remove_after_loss, release, sweep
 from lockstead.protocol.renew import Over, extensible, renew
 from lockstead.protocol.waiting import until_free
 from lockstead.settings import Settings
@@ -443,7 +443,7 @@ def test_a_loss_to_a_later_broken_lease_names_its_holder() -> None:
 def test_a_sweep_counts_a_lease_as_clean_unless_it_was_lost() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
-    assert bench.session(sweep(APT, "a", bench.context(), Had(lease.incarnation))).run() is True
+    assert bench.session(sweep(APT, "a", bench.context(), UsedLease(lease.incarnation))).run() is True
     assert bench.standing() is None
 
 

@@ -18,8 +18,8 @@ from lockstead.protocol.members import Attached, drain, member_name, renew_membe
 from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.record import Revocation, revocation_text
 from lockstead.protocol.release import (
-    Had,
     Outcome,
+    UsedLease,
     break_lease,
     give_back,
     may_remove_after_loss,
@@ -560,7 +560,7 @@ def test_rule_04_a_sweep_spares_a_lease_with_members() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     bench.joined(lease, "m")
-    assert bench.session(sweep(APT, "a", bench.context(), Had(lease.incarnation, is_shared=True))).run() is False
+    assert bench.session(sweep(APT, "a", bench.context(), UsedLease(lease.incarnation, is_shared=True))).run() is False
     assert bench.holder == "a"
 
 

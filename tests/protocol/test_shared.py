@@ -43,7 +43,15 @@ from lockstead.protocol.members import (
 )
 from lockstead.protocol.readers import attempt_shared
 from lockstead.protocol.record import Record, Revocation, encode, revocation_text
-from lockstead.protocol.release import Had, Outcome, break_lease, give_back, left_group, may_remove_after_loss, sweep
+from lockstead.protocol.release import (
+    Outcome,
+    UsedLease,
+    break_lease,
+    give_back,
+    left_group,
+    may_remove_after_loss,
+    sweep,
+)
 from lockstead.protocol.renew import Over, renew
 from lockstead.renewal import RENEWALS_PER_TTL
 from lockstead.runtime.engine import Engine
@@ -997,7 +1005,7 @@ def test_s10_downgrade_lands_during_a_sweep(traits: Traits, is_clean: bool) -> N
     """The release got no answer, so the record is swept; the downgrade lands between read and removal."""
     bench = Bench(traits, ttl=TTL)
     state, session = downgrading(bench)
-    sweeping = bench.session(sweep(APT, "a", bench.context(), Had(state.lease.incarnation, is_clean=is_clean)))
+    sweeping = bench.session(sweep(APT, "a", bench.context(), UsedLease(state.lease.incarnation, is_clean=is_clean)))
     sweeping.commit().expect(Remove if is_clean else Extend)
     bench.store.perform(session.command)
     grant = read_by(bench, "r")

@@ -18,7 +18,7 @@ from lockstead.runtime.aio_drive import run as arun
 from lockstead.runtime.aio_drive import wait_in_line
 from lockstead.runtime.awaiting import LATE, STALLED, AsyncWaker
 from lockstead.runtime.engine import Engine
-from lockstead.runtime.local_queue import LOOK_AGAIN
+from lockstead.runtime.local_queue import RECHECK_INTERVAL
 from lockstead.runtime.run import Limits
 from tests.runtime.faulty import Faulty
 from tests.runtime.keeping import APT, Alone, asked
@@ -213,7 +213,7 @@ def test_a_queued_waiter_checks_until_first_or_out_of_time(alone: Alone) -> None
         return asyncio.run(wait_in_line(alone.engine, "apt", cast(AsyncWaker, bell), gives_up_at))
 
     assert not waits(alone.clock.at + 12)
-    assert (bell.waits, bell.taken) == ([LOOK_AGAIN, LOOK_AGAIN, 2.0], 3)
+    assert (bell.waits, bell.taken) == ([RECHECK_INTERVAL, RECHECK_INTERVAL, 2.0], 3)
     alone.engine.local_queue.leave("apt", ahead)
     assert waits(alone.clock.at + 0.1)
     assert waits(math.inf)
@@ -222,4 +222,4 @@ def test_a_queued_waiter_checks_until_first_or_out_of_time(alone: Alone) -> None
     last = Waited(alone, most=4)
     alone.engine.local_queue.enter("apt", last)
     assert waits(math.inf, last)
-    assert last.waits == [LOOK_AGAIN] * 4
+    assert last.waits == [RECHECK_INTERVAL] * 4

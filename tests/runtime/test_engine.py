@@ -31,7 +31,7 @@ from lockstead.runtime.engine import (
     duration_text,
     seconds_text,
 )
-from lockstead.runtime.local_queue import LOOK_AGAIN, ThreadWaker
+from lockstead.runtime.local_queue import RECHECK_INTERVAL, ThreadWaker
 from lockstead.settings import Settings
 from lockstead.values import LeaseOutcome, Name, PreviousLease, Space
 from tests.runtime import keeping
@@ -385,7 +385,7 @@ def test_a_queued_waiter_checks_until_first_or_out_of_time(alone: Alone) -> None
     alone.engine.local_queue.enter("apt", bell)
     waits = cast(ThreadWaker, bell)
     assert not wait_in_line(alone.engine, "apt", waits, alone.clock.at + 12)
-    assert (bell.waits, bell.taken) == ([LOOK_AGAIN, LOOK_AGAIN, 2.0], 3)
+    assert (bell.waits, bell.taken) == ([RECHECK_INTERVAL, RECHECK_INTERVAL, 2.0], 3)
     assert not wait_in_line(alone.engine, "apt", waits, alone.clock.at)
     alone.engine.local_queue.leave("apt", ahead)
     assert wait_in_line(alone.engine, "apt", waits, alone.clock.at + 0.1)
@@ -407,7 +407,7 @@ def test_without_a_timeout_it_polls_until_the_client_closes(alone: Alone) -> Non
 
     bell.wait = wait  # type: ignore[method-assign] # the client is closed meanwhile
     assert wait_in_line(alone.engine, "apt", cast(ThreadWaker, bell), math.inf)
-    assert bell.waits == [LOOK_AGAIN] * 4
+    assert bell.waits == [RECHECK_INTERVAL] * 4
 
 
 def test_a_grant_that_no_thread_can_renew_is_given_back(alone: Alone, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lockstead.errors import LeaseLost, LossReason, StoreUnavailable
-from lockstead.protocol.release import Had
+from lockstead.protocol.release import UsedLease
 from lockstead.protocol.renew import Over
 from lockstead.runtime.held import HeldLease, lost_by_ticket
 from lockstead.values import LeaseOutcome, LeaseTicket, PreviousLease
@@ -161,8 +161,8 @@ def test_a_silent_stores_lease_is_swept_later(alone: Alone, is_shared: bool, is_
     assert lease._may_leave(alone.clock.at, unused=is_unused)
     lease._release_failed()
     lease._end_release()
-    had = None if is_unused and not is_shared else Had("1", is_shared=is_shared, is_clean=not is_lost)
-    assert lease.swept == [(lease.lease_state.lease.name, lease.holder, lease.lease_state.settings, had)]
+    used = None if is_unused and not is_shared else UsedLease("1", is_shared=is_shared, is_clean=not is_lost)
+    assert lease.swept == [(lease.lease_state.lease.name, lease.holder, lease.lease_state.settings, used)]
 
 
 def test_an_unused_lease_is_noted_without_reading_members(alone: Alone) -> None:

@@ -265,7 +265,7 @@ def test_a_waiter_whose_event_loop_stands_still_keeps_its_place() -> None:
 
 
 def test_h15_a_waiter_whose_event_loop_is_blocked_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstead.runtime.drive.LOOK_AGAIN", 0.1)
+    monkeypatch.setattr("lockstead.runtime.drive.RECHECK_INTERVAL", 0.1)
     monkeypatch.setattr("lockstead.runtime.awaiting.ASKED_AGAIN", 0.3)
     client = AsyncClient(Faulty(), listener=quiet)
     other = Client(client._engine.store, listener=quiet)

@@ -29,7 +29,7 @@ from lockstead.protocol.lifecycle import LeaseState, State
 from lockstead.protocol.members import Attached, member_name, nonce_of, renew_member
 from lockstead.protocol.readers import attempt_shared
 from lockstead.protocol.record import Record, encode
-from lockstead.protocol.release import Had, Outcome, give_back, may_remove_after_loss, sweep, sweep_pauses
+from lockstead.protocol.release import Outcome, UsedLease, give_back, may_remove_after_loss, sweep, sweep_pauses
 from lockstead.protocol.renew import renew
 from lockstead.runtime.local_queue import LocalQueue
 from lockstead.settings import Settings
@@ -333,12 +333,12 @@ class Process(Machine):
                 self.sweep(own.name, own.holder)
             return
         if lease_state.unsettled or (is_alone and not isinstance(outcome, Outcome)):
-            had = Had(lease.incarnation, is_shared=not is_alone, is_clean=lease_state.reason is None)
-            self.sweep(lease.name, lease.holder, None if is_alone and lease_state.unused else had)
+            used = UsedLease(lease.incarnation, is_shared=not is_alone, is_clean=lease_state.reason is None)
+            self.sweep(lease.name, lease.holder, None if is_alone and lease_state.unused else used)
 
-    def sweep(self, name: Name, holder: str, had: Had | None = None) -> None:
+    def sweep(self, name: Name, holder: str, used: UsedLease | None = None) -> None:
         """Remove records of a holder whose acquisition is over: now, and again later, like the engine."""
-        what, at = (name, holder, had), 0.0
+        what, at = (name, holder, used), 0.0
         for pause in sweep_pauses(self.settings.request_timeout):
             at += pause
             if at:
@@ -346,15 +346,15 @@ class Process(Machine):
             else:
                 self._sweep(what)
 
-    def _sweep(self, what: tuple[Name, str, Had | None]) -> None:
-        name, holder, had = what
+    def _sweep(self, what: tuple[Name, str, UsedLease | None]) -> None:
+        name, holder, used = what
         sent_at = self.world.now
 
         def swept(outcome: Any) -> None:
-            if not isinstance(outcome, StoreError) and (had is None or not had.is_shared):
+            if not isinstance(outcome, StoreError) and (used is None or not used.is_shared):
                 self.checker.check_sweep(name, holder, sent_at)
 
-        self.run_script(sweep(name, holder, self.context, had), swept)
+        self.run_script(sweep(name, holder, self.context, used), swept)
 
     # --- tokens, the end -----------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from lockstead.errors import StoreError
 from lockstead.protocol.acquire import AcquireRequest, Contended
-from lockstead.runtime.local_queue import LOOK_AGAIN
+from lockstead.runtime.local_queue import RECHECK_INTERVAL
 from tests.simulation.runner import ScriptRunner, Then
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Waiter:
         elif process.queue.is_first(self.key, self):
             self._acquire(was_first=False)
         else:
-            process.after(min(left, LOOK_AGAIN) / process.clock.rate, self._wait)
+            process.after(min(left, RECHECK_INTERVAL) / process.clock.rate, self._wait)
 
     def _time_out(self) -> None:
         """Handle the timeout of a waiter that is not first: report what the first waiter last saw."""
@@ -115,8 +115,8 @@ class Waiter:
             return
         process, self.is_over = self._process, True
         process.waiters.remove(self)
-        process.polls_until = process.world.now + LOOK_AGAIN / process.clock.rate
-        process.check_turns_after(self.key, LOOK_AGAIN)
+        process.polls_until = process.world.now + RECHECK_INTERVAL / process.clock.rate
+        process.check_turns_after(self.key, RECHECK_INTERVAL)
 
     def _leave(self) -> None:
         process, self.is_over = self._process, True

@@ -33,7 +33,7 @@ NOTHING_SEEN: Final = Contended(None)
 TRY_MIN: Final = 0.3
 """Minimum seconds for an attempt, even if opening the store took all of the caller's time."""
 
-SILENCES_REPORTED: Final = 3
+FAILURES_UNTIL_WARNING: Final = 3
 """Number of attempts of one acquisition without a reply of the store until a warning; a single one may be an
 accident."""
 
@@ -67,7 +67,7 @@ class Acquisition:
         self._waits = limit != 0
         self._has_asked = self._is_over = self._is_reported = False
         self._told_of: str | None = None
-        self._silences = 0
+        self._failures = 0
         now = engine.clock.now()
         self._started_at = now - spent
         name = Name(key)
@@ -108,8 +108,8 @@ class Acquisition:
         self.engine.local_queue.note(self.key, seen)
         self.engine.keeper.ensure_started()
         if isinstance(seen, StoreError):
-            self._silences += 1
-            if self._silences == SILENCES_REPORTED:
+            self._failures += 1
+            if self._failures == FAILURES_UNTIL_WARNING:
                 # a wrong address looks like an outage, and a caller that waits indefinitely would never learn of it
                 what = "cannot be reached" if isinstance(seen, StoreUnavailable) else "does not answer"
                 self.engine.emit(EngineWarning(self.key, f"the store {what}; still waiting: {seen}"))

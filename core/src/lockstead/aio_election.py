@@ -311,7 +311,7 @@ class AsyncElection(registry.NamedLock):
         from lockstead.protocol.election import until_changed
         from lockstead.runtime.aio_drive import run
         from lockstead.runtime.awaiting import AsyncWaker
-        from lockstead.runtime.local_queue import LOOK_AGAIN
+        from lockstead.runtime.local_queue import RECHECK_INTERVAL
 
         def refuse() -> None:
             if is_over:
@@ -330,7 +330,7 @@ class AsyncElection(registry.NamedLock):
                     return view.seen
                 if is_first:
                     break
-                await waker.wait(LOOK_AGAIN)
+                await waker.wait(RECHECK_INTERVAL)
                 waker.take()
             script = until_changed(Name(self._key), engine.context(self._settings), last, view.note)
             return await run(script, engine.store, engine.clock, self._limits(refuse), waker)

@@ -312,7 +312,7 @@ class Election(registry.NamedLock):
         from lockstead.protocol.election import until_changed
         from lockstead.runtime.blocking import ThreadWaker
         from lockstead.runtime.drive import run
-        from lockstead.runtime.local_queue import LOOK_AGAIN
+        from lockstead.runtime.local_queue import RECHECK_INTERVAL
 
         def refuse() -> None:
             if is_over:
@@ -331,7 +331,7 @@ class Election(registry.NamedLock):
                     return view.seen
                 if is_first:
                     break
-                waker.wait(LOOK_AGAIN)
+                waker.wait(RECHECK_INTERVAL)
                 waker.take()
             script = until_changed(Name(self._key), engine.context(self._settings), last, view.note)
             return run(script, engine.store, engine.clock, self._limits(refuse), waker)

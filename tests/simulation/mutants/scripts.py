@@ -405,7 +405,7 @@ def loser_cuts_the_lock_delay() -> list[Patch]:
     test_hazards.test_h18_a_cancelled_create_is_unsettled_and_swept,
 )
 def nothing_is_swept() -> list[Patch]:
-    def sweep(name: Any, holder: str, context: Any, had: Any = None) -> Any:
+    def sweep(name: Any, holder: str, context: Any, used: Any = None) -> Any:
         yield from ask(Read(name))
         return False
 

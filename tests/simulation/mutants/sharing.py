@@ -277,7 +277,9 @@ def looks_that_overlap_count() -> list[Patch]:
 def sweep_takes_what_members_hold() -> list[Patch]:
     true = release.sweep
 
-    def sweep(name: Any, holder: str, context: Any, had: Any = None) -> Any:
-        return (yield from true(name, holder, context, had and release.Had(had.incarnation, is_clean=had.is_clean)))
+    def sweep(name: Any, holder: str, context: Any, used: Any = None) -> Any:
+        return (
+            yield from true(name, holder, context, used and release.UsedLease(used.incarnation, is_clean=used.is_clean))
+        )
 
     return everywhere(true, sweep)

@@ -268,7 +268,7 @@ def end(lease: LeaseId, context: ProtocolContext, fields: Mapping[str, str] = EN
 
 
 @frozen
-class Had:
+class UsedLease:
     """The lease of a swept acquisition, if one was granted and used.
 
     is_shared: it may have live members. is_clean: it was not lost.
@@ -291,10 +291,10 @@ def sweep_pauses(request_timeout: float) -> Iterator[float]:
         last = at
 
 
-def sweep(name: Name, holder: str, context: ProtocolContext, had: Had | None = None) -> Script[bool]:
+def sweep(name: Name, holder: str, context: ProtocolContext, used: UsedLease | None = None) -> Script[bool]:
     """Remove the record that an ended acquisition may have written; True if there was one.
 
-    had: its lease, if it was used. A shared one may still have live members and is left alone; a lost one is marked as
+    used: its lease, if it was used. A shared one may still have live members and is left alone; a lost one is marked as
     ended for the next holder. Its mark on a group of readers is removed. Any other record with this holder was written
     late and never used: it is removed, and the next holder gets the lease before it as the previous lease.
     """
@@ -307,15 +307,15 @@ def sweep(name: Name, holder: str, context: ProtocolContext, had: Had | None = N
     if record.holder != holder or record.is_group or record.unused:
         return False
     command: Extend | Remove
-    if had is None or incarnation != had.incarnation:
+    if used is None or incarnation != used.incarnation:
         command = unused(name, incarnation, previous_of(record, context), context)
-    elif had.is_shared:
+    elif used.is_shared:
         return False
     else:
         # by the revision: a downgrade that lands in between makes it a group, which readers join
         command = (
             Remove(name, incarnation, revision)
-            if had.is_clean
+            if used.is_clean
             else Extend(name, ENDED, incarnation, revision, lifetime=ENDED_LIVES)
         )
     done: Reply[Any] = yield command

@@ -13,7 +13,7 @@ from lockstead.protocol.commands import Pause, Reply, Script
 from lockstead.protocol.record import with_timestamps
 from lockstead.runtime.awaiting import REQUEST_LATE, AsyncWaker, perform
 from lockstead.runtime.clock import Clock
-from lockstead.runtime.local_queue import LOOK_AGAIN
+from lockstead.runtime.local_queue import RECHECK_INTERVAL
 from lockstead.runtime.observed import report, report_failed
 from lockstead.runtime.run import Limits, thrown
 from lockstead.runtime.watching import Watching
@@ -80,6 +80,6 @@ async def wait_in_line(engine: Engine, key: str, waker: AsyncWaker, gives_up_at:
             return False
         if engine.local_queue.is_first(key, waker):
             return True
-        await waker.wait(min(left, LOOK_AGAIN))
+        await waker.wait(min(left, RECHECK_INTERVAL))
         waker.take()
     return True

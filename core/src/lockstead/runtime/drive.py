@@ -14,7 +14,7 @@ from lockstead.protocol.commands import Pause, Reply, Script
 from lockstead.protocol.record import with_timestamps
 from lockstead.runtime.blocking import REQUEST_LATE, ThreadWaker, perform
 from lockstead.runtime.clock import Clock
-from lockstead.runtime.local_queue import LOOK_AGAIN
+from lockstead.runtime.local_queue import RECHECK_INTERVAL
 from lockstead.runtime.observed import report, report_failed
 from lockstead.runtime.run import Limits, thrown
 from lockstead.runtime.watching import Watching
@@ -81,6 +81,6 @@ def wait_in_line(engine: Engine, key: str, waker: ThreadWaker, gives_up_at: floa
             return False
         if engine.local_queue.is_first(key, waker):
             return True
-        waker.wait(min(left, LOOK_AGAIN))
+        waker.wait(min(left, RECHECK_INTERVAL))
         waker.take()
     return True

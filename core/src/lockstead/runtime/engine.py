@@ -28,7 +28,7 @@ from lockstead.protocol.lifecycle import LeaseState, State
 from lockstead.protocol.members import Attached, member_name, nonce_of
 from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.record import Record, encode, encoded_unbounded, truncated
-from lockstead.protocol.release import Had, sweep, sweep_pauses
+from lockstead.protocol.release import UsedLease, sweep, sweep_pauses
 from lockstead.renewal import RENEWALS_PER_TTL
 from lockstead.runtime import callers, fork
 from lockstead.runtime.clock import SYSTEM_CLOCK, Clock
@@ -286,19 +286,21 @@ class Engine:
 
         self.keeper.schedule(delay, leave)
 
-    def sweep(self, name: Name, holder: str, settings: Settings, had: Had | None = None) -> None:
+    def sweep(self, name: Name, holder: str, settings: Settings, used: UsedLease | None = None) -> None:
         """Sweep the record of a holder whose acquisition is over (remove or end it): now, and again later.
 
-        A request may commit late, so more sweeps follow, each after twice the time. had: its lease, if it was used.
+        A request may commit late, so more sweeps follow, each after twice the time. used: its lease, if it was used.
         """
-        self._sweep_in_turn(name, holder, settings, had, deque(sweep_pauses(settings.request_timeout)))
+        self._sweep_in_turn(name, holder, settings, used, deque(sweep_pauses(settings.request_timeout)))
 
-    def _sweep_in_turn(self, name: Name, holder: str, settings: Settings, had: Had | None, left: deque[float]) -> None:
+    def _sweep_in_turn(
+        self, name: Name, holder: str, settings: Settings, used: UsedLease | None, left: deque[float]
+    ) -> None:
         def sweep_and_plan() -> None:
             # each sweep schedules the next, so that only one more runs when the client is closed
             if left:
-                self._sweep_in_turn(name, holder, settings, had, left)
-            self.sweep_once(name, holder, settings, had)
+                self._sweep_in_turn(name, holder, settings, used, left)
+            self.sweep_once(name, holder, settings, used)
 
         self.keeper.schedule(left.popleft(), sweep_and_plan)
 
@@ -306,9 +308,9 @@ class Engine:
         """Sweep once, now, for a request that was answered after its acquisition was over."""
         self.keeper.schedule(0.0, partial(self.sweep_once, name, holder, settings))
 
-    def sweep_once(self, name: Name, holder: str, settings: Settings, had: Had | None = None) -> None:
+    def sweep_once(self, name: Name, holder: str, settings: Settings, used: UsedLease | None = None) -> None:
         """Sweep once, in this thread, the record of a holder whose acquisition is over."""
-        script = sweep(name, holder, self.context(settings), had)
+        script = sweep(name, holder, self.context(settings), used)
         run(script, self.store, self.clock, Limits(settings.request_timeout), ThreadWaker())
 
     # --- bookkeeping ---------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from lockstead.listeners import LISTENERS
 from lockstead.protocol.commands import Script
 from lockstead.protocol.lifecycle import State
 from lockstead.protocol.record import progress_text
-from lockstead.protocol.release import Had, may_remove_after_loss
+from lockstead.protocol.release import UsedLease, may_remove_after_loss
 from lockstead.protocol.renew import Over
 from lockstead.runtime import context
 from lockstead.runtime.engine import Engine, OwnerNote
@@ -227,10 +227,10 @@ class HeldLease:
             own = lease_state.registration
             self._engine.sweep(own.name, own.holder, lease_state.settings)
         elif lease_state.unsettled:
-            had = None
+            used = None
             if lease_state.shared or not lease_state.unused:
-                had = Had(lease.incarnation, is_shared=lease_state.shared, is_clean=lease_state.is_clean)
-            self._engine.sweep(lease.name, lease.holder, lease_state.settings, had)
+                used = UsedLease(lease.incarnation, is_shared=lease_state.shared, is_clean=lease_state.is_clean)
+            self._engine.sweep(lease.name, lease.holder, lease_state.settings, used)
 
     def _enter_block(self) -> None:
         """Make this lease the current one of the thread or task."""

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from typing import ClassVar, Final, Protocol
 
-LOOK_AGAIN: Final = 5.0
+RECHECK_INTERVAL: Final = 5.0
 """Seconds until a waiter that is not first checks whether it is first now: the previous one may not have woken it."""
 
 

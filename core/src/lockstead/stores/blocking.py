@@ -17,7 +17,7 @@ from weakref import ref
 
 T = TypeVar("T")
 
-LOOK_AGAIN: Final = 0.5
+RECHECK_INTERVAL: Final = 0.5
 """Seconds until a waiter looks for a permit by itself: one that was woken before it may have been interrupted."""
 
 __all__ = ["Limiter", "aside", "is_readable", "ready"]
@@ -54,7 +54,7 @@ class Limiter:
             left = ends_at - time.monotonic()
             if permit is not None or left <= 0:
                 return permit
-            pause = min(left, LOOK_AGAIN)
+            pause = min(left, RECHECK_INTERVAL)
 
     def _permit(self) -> _Permit | None:
         with self._lock:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from lockstead import AsyncLease, AsyncLock, LeaseTicket, LockInfo
 
-LOOK_AGAIN: Final = 5.0
+SHARED_READ_TTL: Final = 5.0
 """Seconds for which one read of a lock's holder is shared by all triggers that start to wait for it."""
 
 LOOK_MIN: Final = 2.0
@@ -43,7 +43,7 @@ PAUSE_MIN: Final = 1.0
 PAUSE_MAX: Final = 30.0
 """Minimum and maximum seconds between two attempts to renew while the store does not answer."""
 
-_LOOKS: Final[Shared[LockInfo | None]] = Shared(LOOK_AGAIN)
+_LOOKS: Final[Shared[LockInfo | None]] = Shared(SHARED_READ_TTL)
 _FREE: Final[Shared[bool]] = Shared()
 
 
@@ -257,7 +257,7 @@ def plain(spec: LockSpec) -> dict[str, Any]:
 
 
 async def _look(spec: LockSpec, lock: AsyncLock, *, afresh: bool = False) -> LockInfo | None:
-    """Return who holds the lock, read at most `LOOK_AGAIN` seconds ago, or now if afresh; None also on errors."""
+    """Return who holds the lock, read at most `SHARED_READ_TTL` seconds ago, or now if afresh; None also on errors."""
     try:
         return await (lock.inspect() if afresh else _LOOKS.get(_which(spec), lock.inspect))
     except Exception:  # noqa: BLE001 - an unreadable record must not end the wait
