@@ -10,7 +10,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.benchmarks import awaiting, crowds, cycles, dashboard, failing, handing, imports, modes, networked, scans
+from tests.benchmarks import (
+    awaiting,
+    crowds,
+    cycles,
+    dashboard,
+    failing,
+    handing,
+    imports,
+    measured,
+    modes,
+    networked,
+    scans,
+)
 from tests.benchmarks.command import command, parser
 from tests.benchmarks.figures import Row, Size
 
@@ -31,6 +43,7 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "scans": scans.scans,
     "imports": imports.imports,
     "dashboard": dashboard.dashboard,
+    "telemetry": measured.telemetry,
 }
 
 

@@ -43,6 +43,7 @@ class Size:
     fail_overs: int = 5
     ttl_fail_over: float = 10.0
     scanned: int = 100_000
+    keys_scraped: int = 10_000
 
 
 TINY = Size(
@@ -62,6 +63,7 @@ TINY = Size(
     fail_overs=1,
     ttl_fail_over=4.0,
     scanned=50,
+    keys_scraped=20,
 )
 """For the test that every benchmark runs."""
 
