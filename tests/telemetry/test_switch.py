@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstead.listeners import LISTENERS
+import lockstead
+from lockstead.listeners import LISTENERS, add_listener, remove_listener
 from lockstead.telemetry import install_from_environment, otel, prometheus
 
 
@@ -78,3 +80,22 @@ def test_parsing_loads_none_of_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_the_command_line_shows_the_trace_of_a_holder(tmp_path: Path) -> None:
+    url, trace = f"sqlite:///{tmp_path}/locks.db#apt", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+    def listen(*_: object) -> None:
+        """Hear nothing."""
+
+    def inspect(*options: str) -> str:
+        command = [sys.executable, "-m", "lockstead.cli", "inspect", url, *options]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+
+    add_listener(listen, traceparent=lambda *_: trace)
+    try:
+        with lockstead.Lock(url).hold():
+            assert json.loads(inspect("--json"))["traceparent"] == trace
+            assert trace in inspect()
+    finally:
+        remove_listener(listen)
