@@ -117,7 +117,8 @@ class _Jumping(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> Any:
         """Return what is ready; if nothing is, let the time pass."""
-        found = super().select(0 if timeout is not None else None)
+        # a thread that writes the history gets a moment: otherwise hours could pass meanwhile
+        found = super().select(timeout and min(timeout, 0.001))
         if not found and timeout:
             self.passed += timeout
         return found
