@@ -551,4 +551,9 @@ def registrations_have_a_lock_delay() -> list[Patch]:
     test_shared.test_m09_ten_thousand_dead_readers_are_forgotten_in_one_wait,
 )
 def too_few_observations() -> list[Patch]:
-    return [(observations, "OBSERVATIONS_MAX", members.MEMBERS_MAX)]
+    true = observations._enter
+
+    def enter(entries: Any, key: Any, value: Any, most: int = members.MEMBERS_MAX) -> None:
+        true(entries, key, value, min(most, members.MEMBERS_MAX))
+
+    return [(observations, "_enter", enter)]
