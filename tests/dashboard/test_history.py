@@ -168,8 +168,9 @@ def test_it_keeps_the_last_events_and_few_of_one_lock(monkeypatch: pytest.Monkey
     monkeypatch.setattr("lockstead.dashboard.history.OF_A_LOCK_MAX", 10)
     history = History(None, most=50)
     history.add("s", 1.0, [event_of(0, "quiet")])
-    history.add("s", 2.0, [event_of(number) for number in range(30)])
-    assert [event.at for event in history.of("s", "apt")] == list(map(float, range(29, 19, -1)))
+    for number in range(100):  # more than the file keeps in all
+        history.add("s", 2.0, [event_of(number)])
+    assert [event.at for event in history.of("s", "apt")] == list(map(float, range(99, 89, -1)))
     assert len(history.of("s", "quiet")) == 1
     for number in range(60):
         history.add("s", 3.0, [event_of(number, f"key-{number}")])
