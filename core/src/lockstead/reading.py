@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from typing import Final
+from urllib.parse import urlsplit
 
 RECORD_BYTES_MAX: Final = 65_536
 """Maximum bytes of a record in a store. We write 8 KiB of fields, plus what a renewal or a break adds."""
@@ -65,13 +66,19 @@ def instant(text: str) -> float | None:
 
 LINK_CHARACTERS_MAX: Final = 2_000
 
-_LINK: Final = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+(?:[/?#][!-~]*)?", re.IGNORECASE)
+_LINK: Final = re.compile(r"https?://(?:\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]*)?(?:[/?#][!-~]*)?", re.IGNORECASE)
 """A URL of http or https in printable ASCII. It names no user: `https://well-known.example@other/` misleads."""
 
 
 def link(text: str) -> str | None:
     """Return a text if it is a URL that a page may link to: http or https, at most 2,000 characters."""
-    return text if len(text) <= LINK_CHARACTERS_MAX and _LINK.fullmatch(text) else None
+    if len(text) > LINK_CHARACTERS_MAX or not _LINK.fullmatch(text):
+        return None
+    try:
+        _ = urlsplit(text).port
+    except ValueError:  # no such port, or no address in the brackets: whoever shows the link would fail at it
+        return None
+    return text
 
 
 _TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.{0,200})?")
