@@ -119,6 +119,17 @@ def test_one_try_rejected_after_a_release_waits_for_the_pace() -> None:
     assert session.run().lease.name == APT
 
 
+@pytest.mark.parametrize("left", [0.0, 0.4])
+def test_a_rejected_write_is_not_repeated_without_time_for_the_pause(left: float) -> None:
+    """With a deadline close ahead the pauses are cut short; a burst would keep other clients out."""
+    bench = Bench(PACED)
+    session = turned_away(bench.asking(bench.want("a"), tries_once=True)).commit().wait().commit()
+    turned_away(session).commit()
+    assert session.expect(Pause).at_least == 0.5
+    with pytest.raises(OutcomeUnknown):
+        session.wait(left).run()
+
+
 def test_a_dead_key_that_rejects_writes_is_not_taken_in_a_burst() -> None:
     bench = Bench(replace(PACED, clock=StoreClock.ONE_CLOCK))
     bench.granted("dead")

@@ -257,12 +257,13 @@ def attempt_exclusive(
 def keep_pace(request: AcquireRequest, doubts: int, context: ProtocolContext) -> Script[int]:
     """Pause before repeating a write whose outcome is unknown; return the number of such writes so far.
 
-    doubts: their number when the attempt began. After a few more it raises the last one's error.
+    doubts: their number when the attempt began. After a few more, or with no time left for the pause, it raises the
+    last one's error.
     """
-    since = request.doubts - doubts
-    if since >= DOUBTS_MAX and request.doubt is not None:
+    since, pause = request.doubts - doubts, context.retry_pause(request.name, request.doubts - doubts - 1)
+    is_over = since >= DOUBTS_MAX or (yield from ask(pause)).answer.seconds < pause.at_least
+    if is_over and request.doubt is not None:
         raise request.doubt
-    yield from ask(context.retry_pause(request.name, since - 1))
     return request.doubts
 
 
