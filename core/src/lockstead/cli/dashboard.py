@@ -110,6 +110,7 @@ def _serve(app: Starlette, address: Address) -> None:
     import uvicorn
 
     from lockstead.monitor.listening import Address
+    from lockstead.monitor.serving import Connection
 
     class Server(uvicorn.Server):
         """Says when it can be asked, and ends the streams of open pages when it is told to stop."""
@@ -129,6 +130,7 @@ def _serve(app: Starlette, address: Address) -> None:
         bound = Address(address.host, listening.getsockname()[1])
         config = uvicorn.Config(
             app,
+            http=Connection,
             log_level="warning",
             access_log=False,
             server_header=False,

@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from lockstead.monitor.listening import is_bearer
 from lockstead.monitor.openmetrics import OPENMETRICS, Metrics
+from lockstead.monitor.serving import Connection
 
 if TYPE_CHECKING:
     from lockstead.reaper.alerts import Outlet
@@ -66,6 +67,7 @@ class Server(uvicorn.Server):
     def __init__(self, app: Starlette) -> None:
         config = uvicorn.Config(
             app,
+            http=Connection,
             log_level="warning",
             access_log=False,
             server_header=False,
