@@ -6,11 +6,12 @@ import asyncio
 import gc
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from lockstead.dashboard.access import Visitor
+from lockstead.dashboard.describing import Details
 from lockstead.dashboard.filters import Filter
 from lockstead.dashboard.live import HEARTBEAT, SEND_TAKES, STREAM_LASTS, TABS_MAX, EventStream, message
 from lockstead.dashboard.pages import list_events, lock_events
@@ -20,6 +21,9 @@ from lockstead.protocol.commands import List
 from lockstead.views import LockInfo
 from tests.dashboard.asked import Asker, Prompt, asking, in_virtual_time
 from tests.runtime.faulty import Faulty
+
+if TYPE_CHECKING:
+    from lockstead import AsyncClient
 
 EVERY = 2.0
 
@@ -395,3 +399,18 @@ def test_a_view_is_rendered_once_for_all_pages(query: str) -> None:
 
 def _pairs(query: str) -> Iterable[tuple[str, str]]:
     return [(part.split("=")[0], part.split("=")[1]) for part in query.split("&") if part]
+
+
+def test_a_page_is_shown_while_more_locks_are_asked_for_than_answers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstead.dashboard.describing.KEPT_MAX", 2)
+
+    class Silent:
+        async def history(self, _key: str) -> None:
+            await asyncio.Event().wait()
+
+    async def body() -> None:
+        details, client = Details(), cast("AsyncClient", Silent())
+        said = await asyncio.gather(*(details.of("s", client, f"job-{number}") for number in range(4)))
+        assert [one.problem for one in said] == ["the store does not answer"] * 4
+
+    in_virtual_time(body)

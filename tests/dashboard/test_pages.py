@@ -10,11 +10,13 @@ from typing import Any
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.routing import Mount
+from starlette.types import Message
 
 from lockstead import AsyncClient, LeaseLost, StoreUnavailable
 from lockstead.dashboard import create_app
-from lockstead.dashboard.pages import FORM_BYTES_MAX
+from lockstead.dashboard.pages import FORM_BYTES_MAX, read_form
 from lockstead.protocol.commands import Command, Create
 from lockstead.stores.memory import MemoryStore
 from lockstead.values import Name
@@ -552,3 +554,28 @@ def test_it_works_below_another_application_that_does_not_start_it() -> None:
             await app.state.dashboard.stop()
 
     asyncio.run(run())
+
+
+def test_a_browser_that_leaves_within_a_form_is_no_error() -> None:
+    async def body() -> None:
+        async def receive() -> Message:
+            return next(parts)
+
+        beginning: Message = {"type": "http.request", "body": b"token=", "more_body": True}
+        parts = iter([beginning, {"type": "http.disconnect"}])
+        kind = (b"content-type", b"application/x-www-form-urlencoded")
+        assert await read_form(Request({"type": "http", "headers": [kind]}, receive)) == {}
+
+    asyncio.run(body())
+
+
+def test_breaks_that_are_asked_for_at_once_are_limited_like_others() -> None:
+    async def body(asker: Asker) -> None:
+        await asker.log_in()
+        leases = [await asker.client.lock(f"job-{number}").acquire() for number in range(8)]
+        await asker.round()
+        forms = [{**await asker.form(lease.key), "reason": "it hangs"} for lease in leases]
+        answers = await asyncio.gather(*(asker.browser.post("/break", data=form, headers=OURS) for form in forms))
+        assert sorted(answer.status_code for answer in answers) == [303] * 5 + [429] * 3
+
+    asked(body, admin_token=ADMIN)

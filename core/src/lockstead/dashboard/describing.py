@@ -51,13 +51,12 @@ class Details:
         if task is None or task.get_loop() is not loop or (task.done() and loop.time() - asked_at > ASKED_EVERY):
             task = loop.create_task(ask(client, key))
             self._known[store, key] = (loop.time(), task)
+            self._known.move_to_end((store, key))
             if len(self._known) > KEPT_MAX:
                 self._known.popitem(last=False)[1][1].cancel()
-        try:
-            async with asyncio.timeout(ANSWER_WITHIN):
-                return await asyncio.shield(task)
-        except TimeoutError:
-            return Asked(problem="the store does not answer")
+        await asyncio.wait([task], timeout=ANSWER_WITHIN)
+        # it is cancelled if too many locks are asked for at once
+        return task.result() if task.done() and not task.cancelled() else Asked(problem="the store does not answer")
 
     def forget(self, store: str, key: str) -> None:
         """Ask the store again for the next page: a break is shown at once."""

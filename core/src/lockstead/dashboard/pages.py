@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlencode
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from lockstead.dashboard.access import Visitor, cookie_name
@@ -139,10 +139,10 @@ class Pages:
             return await self._form(request, asked, 400, "A break needs a reason: the holder and the history show it.")
         if (wait := self._dash.access.breaks.wait("")) > 0:
             return await self._form(request, asked, 429, f"Too many breaks. Try again in {wait:.0f} seconds.")
+        self._dash.access.breaks.count("")  # before anything is awaited: many may be asked for at once
         found = await self._chosen(asked)
         if isinstance(found, str):
             return await self._form(request, asked, 409, found)
-        self._dash.access.breaks.count("")
         client = request.client.host if request.client else "an unknown address"
         by = visitor.who or asked.by or f"dashboard admin at {client}"
         visitor.session.notice = await carry_out(found, asked, by)
@@ -230,12 +230,15 @@ async def lock_events(dash: Dashboard, listing: Listing, key: str, visitor: Visi
 
 
 async def read_form(request: Request) -> Mapping[str, str]:
-    """Return a form's fields; empty if it is too large or no form."""
+    """Return a form's fields; empty if it is too large, no form, or not sent to its end."""
     body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > FORM_BYTES_MAX:
-            return {}
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > FORM_BYTES_MAX:
+                return {}
+    except ClientDisconnect:
+        return {}
     if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
         return {}
     try:
