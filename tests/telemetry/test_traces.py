@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -41,6 +41,7 @@ from lockstead.events import (
 from lockstead.listeners import LISTENERS
 from lockstead.stores.memory import MemoryStore
 from lockstead.telemetry import otel, spans
+from lockstead.telemetry.counts import HOLD_BUCKETS, REQUEST_BUCKETS, WAIT_BUCKETS
 from lockstead.telemetry.spans import LINKS_MAX, Tracing, span_context, traceparent
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -271,6 +272,17 @@ def test_the_instruments_are_those_of_prometheus(traced: Traced, client: lockste
     assert found["lockstead.wait"] == found["lockstead.hold"] == found["lockstead.leases"] == {apt}
     assert found["lockstead.acquired"] == {(("lock", "apt"), ("result", "granted"), ("store", "memory:"))}
     assert {dict(one)["command"] for one in found["lockstead.store_request"]} == {"create", "remove"}
+    bounds = {
+        metric.name: point.explicit_bounds
+        for metric in data.resource_metrics[0].scope_metrics[0].metrics
+        for point in metric.data.data_points
+        if isinstance(point, HistogramDataPoint)
+    }
+    assert bounds == {
+        "lockstead.wait": WAIT_BUCKETS,
+        "lockstead.hold": HOLD_BUCKETS,
+        "lockstead.store_request": REQUEST_BUCKETS,
+    }
 
 
 PROCESS = """

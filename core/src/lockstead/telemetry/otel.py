@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lockstead.listeners import add_listener, remove_listener
 from lockstead.monitor.names import LockNames
+from lockstead.telemetry.counts import HOLD_BUCKETS, REQUEST_BUCKETS, WAIT_BUCKETS
 from lockstead.telemetry.measures import Meter
 from lockstead.telemetry.spans import Tracing
 
@@ -30,9 +31,9 @@ class InstrumentSink:
     """A sink that records measures with instruments of OpenTelemetry, named as for Prometheus."""
 
     def __init__(self, meter: metrics.Meter) -> None:
-        self._wait = meter.create_histogram("lockstead.wait", "s", "Time that acquisitions waited.")
-        self._hold = meter.create_histogram("lockstead.hold", "s", "Time that leases were held.")
-        self._requests = meter.create_histogram("lockstead.store_request", "s", "Time that requests to a store took.")
+        self._wait = _histogram(meter, "wait", "Time that acquisitions waited.", WAIT_BUCKETS)
+        self._hold = _histogram(meter, "hold", "Time that leases were held.", HOLD_BUCKETS)
+        self._requests = _histogram(meter, "store_request", "Time that requests to a store took.", REQUEST_BUCKETS)
         self._acquired = meter.create_counter("lockstead.acquired", "{acquisition}", "Acquisitions that ended.")
         self._renewals = meter.create_counter("lockstead.renewals", "{renewal}", "Renewals that ended.")
         self._lost = meter.create_counter("lockstead.lost", "{lease}", "Leases that were lost.")
@@ -66,6 +67,14 @@ class InstrumentSink:
 
     def forked(self) -> None:
         """Do nothing: what the child exports is told apart by its process."""
+
+
+def _histogram(meter: metrics.Meter, name: str, about: str, bounds: Sequence[float]) -> metrics.Histogram:
+    name = f"{SCOPE}.{name}"
+    try:
+        return meter.create_histogram(name, "s", about, explicit_bucket_boundaries_advisory=bounds)
+    except TypeError:  # the API before 1.30 cannot say it; the default boundaries are for milliseconds
+        return meter.create_histogram(name, "s", about)
 
 
 @dataclass(slots=True)
