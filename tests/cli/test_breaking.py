@@ -85,7 +85,7 @@ def test_break_now_frees_it_at_once_and_says_the_overlap(shell: Shell) -> None:
     assert 606 <= said["max_overlap"] <= 609
     assert INSTANT.fullmatch(said["overlap_until"])
     assert said["was"]["owner"] == "ci/7"
-    assert shell.run("inspect", shell.url()).out == "apt is free: the store has no record of it\n"
+    assert shell.run("inspect", shell.url()).out == "apt is free: the store has no lease of it\n"
 
 
 def test_where_there_is_nothing_to_break_that_is_said(files: Shell) -> None:
@@ -150,7 +150,7 @@ def test_h24_a_damaged_record_is_removed_only_on_request(files: Shell) -> None:
     done = files.run("break", files.url(), "--reason", "damaged", "--yes", "--now")
     assert done.code == 0, done
     assert done.err.startswith("apt has an unreadable record")
-    assert files.run("inspect", files.url()).out == "apt is free: the store has no record of it\n"
+    assert files.run("inspect", files.url()).out == "apt is free: the store has no lease of it\n"
 
 
 def test_h24_what_is_newer_is_refused(bucket: Shell, server: GcsServer) -> None:

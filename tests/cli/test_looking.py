@@ -33,7 +33,7 @@ from tests.cli.screen import Screen
 from tests.cli.shell import PROGRAM, Shell
 from tests.cli.valid import INSTANT, checked, parsed
 
-FREE = "apt is free: the store has no record of it\n"
+FREE = "apt is free: the store has no lease of it\n"
 
 
 def writes(server: GcsServer) -> int:

@@ -46,7 +46,7 @@ def test_a_dry_run_shows_what_a_run_then_removes(files: Shell) -> None:
     done = files.run(*asked)
     assert (done.code, done.out.splitlines()) == (0, ["KIND           REMOVED", "registrations  1", "history        1"])
     assert done.err == (
-        "lockstead: kept 1 records that tell the next holder of a lost or broken lease; --forget-unclean moves that "
+        "lockstead: kept records that tell the next holder of a lost or broken lease: 1; --forget-unclean moves that "
         "into the history\n"
     )
     assert files.run(*asked).err.startswith("lockstead: there is nothing to remove\n")

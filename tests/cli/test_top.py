@@ -171,7 +171,7 @@ def test_a_lock_is_shown_with_all_its_fields_and_its_backtrace() -> None:
     assert lines(state)[-2] == "line 98"
     listed(state, lock("other"))
     press(state, "t")
-    assert "apt is free: the store has no record of it" in lines(state)
+    assert "apt is free: the store has no lease of it" in lines(state)
     press(state, "escape")
     assert rows(state) == ["other"]
     press(state, "t")

@@ -119,7 +119,7 @@ def headline(key: str, held: LockInfo | None, now: float) -> str:
     owner = "" if held is None else _who(held)
     match state_of(held, now):
         case "free":
-            return f"{plain(key)} is free: the store has no record of it"
+            return f"{plain(key)} is free: the store has no lease of it"
         case "unreadable":
             return f"{plain(key)} has an unreadable record and cannot be acquired"
         case "expired":

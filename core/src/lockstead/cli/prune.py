@@ -125,7 +125,7 @@ def _show(removed: dict[str, int], names: list[tuple[str, str]], last: PruneResu
     kept = last.kept
     if kept["unclean"]:
         say(
-            f"kept {kept['unclean']} records that tell the next holder of a lost or broken lease; --forget-unclean "
+            f"kept records that tell the next holder of a lost or broken lease: {kept['unclean']}; --forget-unclean "
             "moves that into the history"
         )
     if kept["undecided"]:
