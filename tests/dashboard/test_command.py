@@ -106,7 +106,10 @@ def test_a_port_in_use_and_a_history_in_use_are_one_line(capfd: pytest.CaptureFi
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         code, said = refused(capfd, STORE, "--listen", address)
-        assert (code, said) == (64, f"cannot listen at {address}: Address already in use; choose another address")
+        assert (code, said) == (
+            64,
+            f"cannot listen at {address}: Address already in use; choose another address (--listen)",
+        )
     with DashboardServer(tmp_path, STORE, "--history", "seen.db"):
         code, said = refused(capfd, STORE, "--listen", "127.0.0.1:0", "--history", "seen.db")
         assert (code, said) == (64, "another dashboard uses the history 'seen.db': give each a file of its own")

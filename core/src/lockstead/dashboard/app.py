@@ -159,7 +159,9 @@ class Gate:
         if path == "/healthz":
             return None
         if not access.knows_host(request):
-            return PlainTextResponse("this dashboard is not known by that name: start it with --host NAME\n", 421)
+            return PlainTextResponse(
+                "this dashboard is not known by that name: give it by --host, or hosts= of create_app\n", 421
+            )
         if access.is_embedded(request):
             return PlainTextResponse("this dashboard is no part of another site\n", 403)
         if request.method not in ("GET", "HEAD") and not access.is_same_origin(request):

@@ -52,7 +52,7 @@ class Address:
         except (OSError, UnicodeError) as error:
             number = None if isinstance(error, UnicodeError | socket.gaierror) else error.errno
             why = "the host cannot be resolved" if number is None else os.strerror(number)
-            raise ValueError(f"cannot listen at {self}: {why}; choose another address") from None
+            raise ValueError(f"cannot listen at {self}: {why}; choose another address (--listen)") from None
         bound.setblocking(False)
         return bound
 
