@@ -224,6 +224,58 @@ def test_h37_a_reaper_that_was_killed_before_its_audit_entry_is_completed_by_the
             for _ in range(3):
                 await world.round(reaper)
         assert await world.broken() == [("apt", "exclusive", "lockstead reap r1")]
+        assert world.events() == [("overdue", "apt", 1), ("unlocked", "apt", 1)]
+
+    in_world(body)
+
+
+def test_h37_an_unlock_is_told_although_its_audit_entry_was_written_late() -> None:
+    async def body(world: World) -> None:
+        await world.holders.lock("apt", **DUE).acquire()
+
+        def no_audit(command: Command[Any]) -> None:
+            if isinstance(command, Create) and command.name.space is Space.AUDIT:
+                raise StoreUnavailable("it restarts")
+
+        async with world.acting() as reaper:
+            await world.round(reaper)
+            world.store.before = no_audit
+            await world.round(reaper)
+            world.store.before = lambda _command: None
+            for _ in range(3):
+                await world.round(reaper)
+        assert await world.broken() == [("apt", "exclusive", "lockstead reap r1")]
+        assert world.events() == [("overdue", "apt", 1), ("unlocked", "apt", 1)]
+
+    in_world(body)
+
+
+def test_a_lease_that_reported_progress_is_alerted_on_anew_before_it_is_revoked() -> None:
+    async def body(world: World) -> None:
+        clock = world.holders._engine.clock = world.holders._engine.keeper._clock = Skewed(0.0)
+        soon: dict[str, Any] = {"ttl": 60, "alert_after": 100, "auto_unlock_after": 100}
+        held = await world.holders.lock("apt", **soon).acquire()
+
+        async def passes(seconds: float, *, is_progress: bool = False) -> None:
+            clock.by = seconds
+            if is_progress:
+                held.progress("4 of 5")
+            await held.renew()
+
+        async with world.acting() as reaper:
+            reaper.rounds._wall = clock.wall
+            await passes(150)
+            await world.round(reaper)
+            at_revocation(world.store, lambda: passes(160, is_progress=True))
+            await world.round(reaper)
+            await world.round(reaper)
+            assert world.events() == [("overdue", "apt", 1)]
+            await passes(300)
+            await world.round(reaper)
+            assert world.events() == [("overdue", "apt", 1)] * 2
+            assert await world.broken() == []
+            await world.round(reaper)
+            assert len(await world.broken()) == 1
 
     in_world(body)
 

@@ -343,11 +343,13 @@ class LockOperations:
         incarnation: str | None,
         reader: LockInfo | None = None,
         judges: Callable[[Record], bool] | None = None,
+        insists: bool = False,
     ) -> Script[BreakResult | None]:
         """Revoke or remove the lease on the lock, and write an audit entry; None if there is no lease.
 
         reader: break the lease of this one reader, and not those of all. judges: whether to revoke the lease as its
-        record is when it is revoked; None if not.
+        record is when it is revoked; None if not. insists: raise the store's error if the entry could not be written;
+        the caller will call this again.
 
         A lease that was revoked before has its entry already, unless writing it failed: then it is written now, under
         the name that it would have had.
@@ -382,6 +384,8 @@ class LockOperations:
         try:
             yield from leaving.audit(name, part, entry)
         except StoreError as error:
+            if insists:
+                raise
             # an exception would say that the lease is not broken
             engine.emit(EngineWarning(self.key, f"the lease was broken, but its audit entry may be missing: {error}"))
         return report

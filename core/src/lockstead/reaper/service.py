@@ -239,8 +239,8 @@ class StoreReaper:
                 try:
                     await self._revoke(task)
                 except (StoreError, ValueError) as error:
-                    # the lease is as it was, or the next round shows it revoked
-                    log.warning("%s: %r was not revoked: %s", self.store, task.lease.key, clean(str(error)))
+                    # the lease is as it was, or the next round shows it revoked and completes that
+                    log.warning("%s: %r may not be revoked: %s", self.store, task.lease.key, clean(str(error)))
                     if isinstance(error, StoreError):
                         return
 
@@ -275,7 +275,7 @@ class StoreReaper:
             noted.is_told = noted.is_told or waits_for <= 0
 
         name = self._plan.names.name(task.lease.key)
-        alert = Alert(event, self.store, task.lease, name, noted.alerts, self._wall(), self.by)
+        alert = Alert(event, self.store, task.lease, name, max(1, noted.alerts), self._wall(), self.by)
         noted.is_told = noted.is_told or not waits_for
         for outlet in self._plan.outlets:
             outlet.submit(alert, tried)
@@ -290,15 +290,17 @@ class StoreReaper:
         """Revoke exactly this lease; another one is left alone."""
         lease = task.lease
         done = await self._broken(task)
-        task.noted.is_done = True
         what = _what(lease.key, lease.slot, lease.mode)
-        if done is None or (done.was.revoked_by is not None and not done.removed):
-            if task.act is Act.REVOKE:
-                log.info("%s: %s was not unlocked: it has changed since it was listed", self.store, what)
-            return
-        self._metrics.reap(lease.key)
-        log.warning("%s: %s is unlocked: %s", self.store, what, _reason(task))
-        self._submit("unlocked", task)
+        is_ours = done is not None and (done.was.revoked_by is None or done.removed)
+        if is_ours:
+            self._metrics.reap(lease.key)
+            log.warning("%s: %s is unlocked: %s", self.store, what, _reason(task))
+        elif task.act is Act.REVOKE:
+            log.info("%s: %s was not unlocked: it has changed since it was listed", self.store, what)
+        # whoever revoked it may have failed before it told anybody
+        task.noted.is_done = is_ours or task.act is Act.COMPLETE
+        if is_ours or (task.act is Act.COMPLETE and done is not None):
+            self._submit("unlocked", task)
 
     async def _broken(self, task: Task) -> BreakResult | None:
         lease, engine = task.lease, self.client._engine
@@ -311,6 +313,7 @@ class StoreReaper:
             reader=lease if lease.mode == SHARED else None,
             # progress in between moves it; a lease that was downgraded is that of all readers
             judges=lambda record: record.auto_unlock_at == lease.auto_unlock_epoch and record.is_exclusive,
+            insists=True,
         )
         return await converse(engine, PLAIN, script)
 
