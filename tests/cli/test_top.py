@@ -175,7 +175,7 @@ def test_a_lock_is_shown_with_all_its_fields_and_its_backtrace() -> None:
     press(state, "escape")
     assert rows(state) == ["other"]
     press(state, "t")
-    assert "other has no backtrace: its holder does not set backtrace=True" in lines(state)
+    assert "other has no backtrace: only a lock with backtrace=True stores one" in lines(state)
 
 
 SIZES = [(1, 1), (2, 3), (10, 2), (20, 5), (40, 10), (80, 24), (300, 60)]

@@ -148,7 +148,7 @@ def _lock(state: State, now: float, width: int, room: int) -> Group:
         if held.backtrace and not state.is_backtrace:
             lines.append(f"  {'backtrace':<9}  {held.backtrace.count(chr(10)) + 1} lines: press t")
     if state.is_backtrace and not lines:
-        lines = [f"{key} has no backtrace: its holder does not set backtrace=True"]
+        lines = [f"{key} has no backtrace: only a lock with backtrace=True stores one"]
     parts = [part for line in lines for part in _wrapped(line[:BACKTRACE_MAX], width)]
     state.first = max(0, min(state.first, len(parts) - room))
     return Group(*(Text(part, no_wrap=True) for part in parts[state.first : state.first + room]))
