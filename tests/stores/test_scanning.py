@@ -91,15 +91,27 @@ def test_a_page_is_a_number(client: Client) -> None:
         next(client.scan("9"))  # type: ignore[arg-type]  # the test
 
 
-class Stuck(MemoryStore):
+class Circling(MemoryStore):
+    """Its listings go round in a circle, after a beginning of two pages."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length = length
+
     def _list(self, command: List, now: float) -> Listing:
-        return Listing((), "the same")
+        page = int(command.cursor or 0) + 1
+        return Listing((), str(page if page < 2 + self.length else 2))
 
 
-def test_a_store_whose_cursor_stands_still_ends_the_scan() -> None:
-    for reading in (lambda: list(Client(Stuck()).scan()), Client(Stuck()).list):
+@pytest.mark.parametrize("length", [1, 2, 3, 64])
+def test_a_store_whose_cursors_go_round_ends_the_listing(length: int) -> None:
+    client = Client(Circling(length))
+    for reading in (lambda: list(client.scan()), client.list, client.history):
         with pytest.raises(StoreRefused, match="gave the same cursor twice"):
             reading()
+    refused = client.prune(dry_run=True).refused
+    assert refused
+    assert all("gave the same cursor twice" in why for why in refused)
 
 
 def test_a_closed_client_ends_the_scan(client: Client) -> None:

@@ -121,14 +121,16 @@ class Client:
         than once. Raises the store's error, after what it had shown.
         """
         from lockstead import operations
+        from lockstead.protocol.commands import Cursors
 
         cursor, size = None, operations.checked_page(page)
+        cursors = Cursors(self._engine.traits.scheme)
         while True:
             script = operations.scanned(self._engine, size, cursor)
-            shown, cursor = _converse(self._engine, operations.PLAIN, script)
+            shown, upcoming = _converse(self._engine, operations.PLAIN, script)
             for info in shown.values():
                 yield info
-            if cursor is None:
+            if (cursor := cursors.passed(upcoming)) is None:
                 return
 
     def prune(

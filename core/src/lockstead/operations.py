@@ -17,7 +17,7 @@ from lockstead.errors import LeaseLost, LossReason, NotAcquired, StoreError, Sto
 from lockstead.events import Attached, Detached, EngineWarning, Released, ReleaseFailed, Renewed, Waiting
 from lockstead.protocol import election
 from lockstead.protocol import release as leaving
-from lockstead.protocol.commands import List, Listing, Read, Script, Snapshot, TokenSource, ask
+from lockstead.protocol.commands import Cursors, List, Listing, Read, Script, Snapshot, TokenSource, ask
 from lockstead.protocol.context import LeaseId, ProtocolContext
 from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.members import (
@@ -496,9 +496,10 @@ def scanned(engine: Engine, page: int, cursor: str | None = None) -> Script[tupl
 def listed(engine: Engine) -> Script[list[LockInfo]]:
     """Return every key that is held or whose record cannot be read, sorted by name."""
     found: dict[Name, LockInfo] = {}
-    cursor = None
+    cursor, cursors = None, Cursors(engine.traits.scheme)
     while True:
-        shown, cursor = yield from scanned(engine, PAGE, cursor)
+        shown, upcoming = yield from scanned(engine, PAGE, cursor)
+        cursor = cursors.passed(upcoming)
         for name, info in shown.items():
             if info.decode_error is None or name not in found:
                 found[name] = info
@@ -517,8 +518,6 @@ def _page(engine: Engine, command: List) -> Script[Listing]:
         if size == 1 or not is_too_long(error):
             raise
         return (yield from _page(engine, replace(command, page=max(1, size // SHRINK))))
-    if said.next_cursor is not None and said.next_cursor == command.cursor:
-        raise StoreRefused(f"{engine.traits.scheme}: the listing does not get on: the store gave the same cursor twice")
     return said
 
 
@@ -535,11 +534,11 @@ def history(engine: Engine, key: str | None) -> Script[list[AuditEntry]]:
     """Return the broken leases of one key, or of all, the oldest first."""
     engine.refuse_if_closed()
     found: dict[Name, AuditEntry] = {}
-    cursor = None
+    cursor, cursors = None, Cursors(engine.traits.scheme)
     while True:
         said = yield from _page(engine, List(Space.AUDIT, key, page=PAGE, cursor=cursor))
         found |= {name: audited(name, seen) for name, seen in said.entries}
-        cursor = said.next_cursor
+        cursor = cursors.passed(said.next_cursor)
         if cursor is None:
             return sorted(found.values(), key=lambda one: one.at_epoch or 0.0)
 

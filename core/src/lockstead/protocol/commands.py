@@ -15,7 +15,7 @@ from math import inf
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from lockstead import script
-from lockstead.errors import StoreUnavailable
+from lockstead.errors import StoreRefused, StoreUnavailable
 from lockstead.frozen import frozen
 from lockstead.values import Name, Space
 
@@ -81,6 +81,24 @@ class Listing:
 
     entries: tuple[tuple[Name, Snapshot], ...]
     next_cursor: str | None = None
+
+
+class Cursors:
+    """The cursors of one listing. Where they go round in a circle, it would not end (Brent's algorithm finds it)."""
+
+    def __init__(self, scheme: str) -> None:
+        self._scheme = scheme
+        self._kept: str | None = None
+        self._count = 0
+
+    def passed(self, cursor: str | None) -> str | None:
+        """Return the cursor of the next page; StoreRefused if the listing goes round in a circle."""
+        if cursor is not None and cursor == self._kept:
+            raise StoreRefused(f"{self._scheme}: the listing does not get on: the store gave the same cursor twice")
+        self._count += 1
+        if self._count & (self._count - 1) == 0:
+            self._kept = cursor
+        return cursor
 
 
 @frozen

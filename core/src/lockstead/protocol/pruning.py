@@ -21,6 +21,7 @@ from lockstead.frozen import frozen
 from lockstead.protocol.commands import (
     Absent,
     Create,
+    Cursors,
     List,
     Listing,
     Pause,
@@ -161,7 +162,7 @@ class _Pruning:
 
     def space(self, space: Space) -> Script[None]:
         """Remove the leftovers of one space, a page at a time."""
-        cursor = None
+        cursor, cursors = None, Cursors(self.context.traits.scheme)
         while True:
             try:
                 listed = yield from ask(List(space, page=PAGE, cursor=cursor))
@@ -177,9 +178,8 @@ class _Pruning:
             except _Full:
                 self.done.is_complete = False
                 return
-            if listed.answer.next_cursor in (None, cursor):
+            if (cursor := cursors.passed(listed.answer.next_cursor)) is None:
                 return
-            cursor = listed.answer.next_cursor
 
     def _record(self, look: _Look) -> Script[None]:
         found = yield from _RULES[look.name.space](self, look)
