@@ -11,12 +11,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 import lockstead
 from lockstead.cli.main import call
+from lockstead.dashboard import create_app
 from tests.dashboard.scene import DashboardServer
 from tests.surface.test_pages import blocks
 
@@ -192,3 +194,24 @@ class Printed(DashboardServer):
     def command(self) -> list[str]:
         """Return the command line."""
         return ["bash", "-c", f"set -eu; {re.sub(r'$', f' --listen {self.address}', self._line)}"]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"admin_token": "token"}, ValueError, "^admin_token is the token itself, of 16 to 1024 printable ASCII"),
+        ({"token": ""}, ValueError, "^token is the token itself, of 16 to 1024"),
+        ({"every": 0}, ValueError, "^every is a number of seconds above 0, not 0$"),
+        ({"every": "5s"}, TypeError, "not supported"),
+    ],
+)
+def test_an_application_refuses_what_the_command_refuses(
+    given: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        create_app(["memory:"], **given)
+
+
+def test_an_application_wants_a_list_of_stores() -> None:
+    with pytest.raises(TypeError, match=r"^stores is a list of URLs or clients"):
+        create_app("memory:")

@@ -24,6 +24,7 @@ from lockstead.dashboard.history import History
 from lockstead.dashboard.pages import Pages
 from lockstead.dashboard.rendering import STATIC
 from lockstead.dashboard.state import Dashboard
+from lockstead.monitor.listening import checked_token
 from lockstead.monitor.names import LockNames
 
 POLICY: Final = (
@@ -71,11 +72,18 @@ def create_app(
     proxy alone must be able to reach the application. hosts: names by which browsers call it, besides addresses and
     localhost. history: the SQLite file that keeps what was seen, even while nobody looks; it belongs to one dashboard.
     lock_labels: names of locks in /metrics, as in "apt-*=apt". every: seconds between two listings of a store. Raises
-    ValueError for what cannot be used.
+    ValueError or TypeError for what cannot be used.
     """
+    if isinstance(stores, str):
+        raise TypeError("stores is a list of URLs or clients, not a text")
+    for name, one in (("token", token), ("admin_token", admin_token)):
+        if one is not None:
+            checked_token(one, f"{name} is the token itself,")
     access = Access(
         token=token, admin_token=admin_token, trusted_proxy_header=trusted_proxy_header, hosts=hosts, clock=clock
     )
+    if not every > 0:
+        raise ValueError(f"every is a number of seconds above 0, not {every!r}")
     names = LockNames.parse(lock_labels)
     kept = History(None if history is None else fspath(history))
     try:

@@ -70,13 +70,17 @@ def read_token(path: str) -> str:
         raise ValueError(f"the token file {path!r} cannot be read: {error.strerror}") from None
     if stat.S_ISREG(mode) and mode & (stat.S_IRGRP | stat.S_IROTH | stat.S_IWGRP | stat.S_IWOTH):
         raise ValueError(f"the token file {path!r} is open to other users: chmod 600 {path!r}")
-    token = raw.strip()
-    if not TOKEN_BYTES_MIN <= len(token) <= TOKEN_BYTES_MAX or not all(33 <= byte < 127 for byte in token):
+    return checked_token(raw.strip().decode("latin-1"), f"the token file {path!r} needs one line")
+
+
+def checked_token(token: str, needs: str) -> str:
+    """Return a token; ValueError if it is not usable. needs: the beginning of the message."""
+    if not TOKEN_BYTES_MIN <= len(token) <= TOKEN_BYTES_MAX or not all("!" <= letter <= "~" for letter in token):
         raise ValueError(
-            f"the token file {path!r} needs one line of {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} printable ASCII "
-            f"characters without blanks, as of: openssl rand -hex 32"
+            f"{needs} of {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} printable ASCII characters without blanks, as of: "
+            "openssl rand -hex 32"
         )
-    return token.decode("ascii")
+    return token
 
 
 def is_bearer(header: str | None, token: str) -> bool:
