@@ -403,18 +403,33 @@ def test_a_space_that_is_refused_hides_no_other() -> None:
 
 
 @pytest.mark.parametrize("error", [OutcomeUnknown, StoreUnavailable])
-def test_a_store_that_does_not_answer_ends_it(error: type[Exception]) -> None:
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_removals_without_effect_skip_a_space_and_a_silent_store_ends_it(
+    error: type[Exception], *, is_silent: bool
+) -> None:
     bench = Bench()
     dead_members(bench, 5)
     session = pruning(bench)
-    with pytest.raises(error):
-        for _ in range(100):
-            if isinstance(session.command, Remove):
-                session.unsent(error=error("silent"))
-            elif isinstance(session.command, Pause):
+    removals = 0
+
+    def play() -> Any:
+        nonlocal removals
+        while not session.is_over:
+            if isinstance(session.command, Pause):
                 session.wait()
+            elif isinstance(session.command, Remove) or (is_silent and removals):
+                removals += isinstance(session.command, Remove)
+                session.unsent(error=error("silent"))
             else:
                 session.commit()
+        return session.outcome
+
+    if is_silent:
+        with pytest.raises(error):
+            play()
+    else:
+        assert play().refused == {Space.MEMBER: "the last 3 removals had no effect: silent"}
+    assert removals == 3
 
 
 def test_a_large_store_is_read_in_pages_and_an_outdated_page_is_left_to_the_next_call() -> None:

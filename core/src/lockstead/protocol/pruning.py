@@ -48,7 +48,7 @@ COMPANION_AFTER: Final = 86400.0
 """Minimum age of a companion that is removed, in seconds: far more than the clocks of one store's servers differ by."""
 
 FAILURES_MAX: Final = 3
-"""Number of removals without an answer in a row after which the store's error is raised."""
+"""Number of removals without effect in a row after which a space is skipped: its rows may be protected."""
 
 DRIFT_SLACK: Final = 1.5
 """A lock's own setting of drift is not known here: a record is judged as by the largest one, which is below 0.5."""
@@ -125,9 +125,9 @@ class Pruned:
 
 
 def prune(request: PruneRequest, context: ProtocolContext) -> Script[Pruned]:
-    """Remove the leftovers of a store. A space that the store refuses to list or to change is skipped.
+    """Remove the leftovers of a store. A space that the store refuses to list or does not change is skipped.
 
-    Raises StoreUnavailable or OutcomeUnknown if the store does not answer; what was removed before stays removed.
+    Raises StoreUnavailable or OutcomeUnknown if a space cannot be listed; what was removed before stays removed.
     """
     pruning = _Pruning(request, context)
     for space in _RULES:
@@ -308,10 +308,11 @@ class _Pruning:
             yield from ask(Pause(name, request.between, request.between, wake_on_change=False))
             try:
                 reply = yield from ask(Remove(name, look.seen.incarnation, look.seen.revision))
-            except (StoreUnavailable, OutcomeUnknown):
+            except (StoreUnavailable, OutcomeUnknown) as error:
                 self.failures += 1
                 if self.failures >= FAILURES_MAX:
-                    raise
+                    self.failures = 0
+                    raise StoreRefused(f"the last {FAILURES_MAX} removals had no effect: {error}") from error
                 done.kept[Kept.CHANGED] += 1  # the next call finds out
                 return False
             self.failures = 0
