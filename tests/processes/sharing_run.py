@@ -32,6 +32,7 @@ from lockstead.values import Sequencer
 from tests.inventory import folder, known
 from tests.processes.journal import Journal
 from tests.processes.kill_run import born
+from tests.processes.sharing import tally
 
 TTL: Final = 2.0
 SETTINGS: Final[dict[str, Any]] = {
@@ -47,7 +48,10 @@ AT_ONCE: Final = 6
 READS: Final = 0.7
 """Share of the turns that only read."""
 ENOUGH: Final = {"wrote": 3, "reads": 20}
-"""A run goes on, on a busy machine for longer than was asked, until the journal has so many of each event."""
+"""A run goes on, on a busy machine for longer than was asked, until the journal has so many of each event.
+
+And until two readers were seen at once.
+"""
 LONGEST: Final = 120.0
 KILLED_MIN: Final = 2
 STOPPED_FOR: Final = 1.3 * TTL
@@ -259,7 +263,8 @@ class Run:
         if seconds < self.asked.seconds or self.killed < KILLED_MIN:
             return False
         told = self.journal.path.read_bytes()
-        return seconds > LONGEST or all(told.count(f'"{what}"'.encode()) >= least for what, least in ENOUGH.items())
+        has_enough = all(told.count(f'"{what}"'.encode()) >= least for what, least in ENOUGH.items())
+        return seconds > LONGEST or (has_enough and tally(self.journal.events())["together"] > 0)
 
     def _start(self) -> None:
         self.started += 1
