@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
-from lockstead.monitor.listening import Address, is_bearer, read_token
+from lockstead.monitor.listening import UNREAD_MS, Address, is_bearer, read_token
 
 
 @pytest.mark.parametrize(
@@ -67,3 +68,11 @@ def test_only_the_whole_token_is_the_bearers() -> None:
     assert is_bearer("bearer  secret-of-sixteen", "secret-of-sixteen")
     for header in (None, "", "Bearer", "Bearer ", "Basic secret-of-sixteen", "Bearer secret-of-sixtee", "Bearer é"):
         assert not is_bearer(header, "secret-of-sixteen")
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="needs TCP_USER_TIMEOUT, of Linux")
+def test_a_connection_whose_client_reads_nothing_is_cut_by_the_kernel() -> None:
+    with Address.parse("127.0.0.1:0").bind() as bound:
+        bound.setblocking(True)
+        with socket.create_connection(bound.getsockname()), bound.accept()[0] as accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == UNREAD_MS

@@ -14,6 +14,9 @@ from typing import Final, Self
 TOKEN_BYTES_MIN: Final = 16
 TOKEN_BYTES_MAX: Final = 1024
 
+UNREAD_MS: Final = 30_000
+"""Milliseconds for which a client may leave everything unread; then its connection is cut."""
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -54,6 +57,8 @@ class Address:
             why = "the host cannot be resolved" if number is None else os.strerror(number)
             raise ValueError(f"cannot listen at {self}: {why}; choose another address (--listen)") from None
         bound.setblocking(False)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # each connection has it from here; the kernel holds what is not read
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
         return bound
 
     def __str__(self) -> str:
