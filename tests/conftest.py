@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Generator, Iterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -53,13 +54,17 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         _terminal[:] = [reporter]
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Hear SIGINT, and remember where a process that stands still may say so: a test's own output is caught."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # a shell starts what runs in its background so; Dagster makes SIGTERM the same, and children inherit both
         signal.signal(signal.SIGINT, signal.default_int_handler)
     assert sys.__stderr__ is not None
     _stderr[:] = [os.dup(sys.__stderr__.fileno())]
+    if find_spec("hypothesis"):
+        # a keeper's thread may draw from `random` while a strategy does not
+        for message in ("Do not use the .random. module", "Generating overly large repr"):
+            config.addinivalue_line("filterwarnings", f"ignore:{message}:hypothesis.errors.HypothesisWarning")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
