@@ -42,8 +42,12 @@ class Listeners:
     def remove(self, listener: ProcessListener) -> None:
         """Remove a listener; nothing if it was never added."""
         with self._lock:
-            self.every = tuple(one for one in self.every if one != listener)
-            self._sources = {one: source for one, source in self._sources.items() if one != listener}
+            # without a loop here, from whose end a signal would skip the release of the lock
+            self._take_out(listener)
+
+    def _take_out(self, listener: ProcessListener) -> None:
+        self.every = tuple(one for one in self.every if one != listener)
+        self._sources = {one: source for one, source in self._sources.items() if one != listener}
 
     def notify(self, event: ProcessEvent, store: str) -> None:
         """Call every listener."""
