@@ -15,7 +15,7 @@ from lockstead.stores.redis.listing import SCANS_MAX
 from lockstead.stores.redis.route import slot_of
 from lockstead.testing.conformance.pages import paged, require_shown
 from lockstead.values import Name, Space
-from tests.servers.redis import ClusterPlace, RedisPlace
+from tests.servers.redis import ClusterPlace, ClusterServer, RedisPlace
 from tests.stores.redis.usage import LIMIT
 
 NAMES = {Name(f"key-{number}") for number in range(60)}
@@ -73,19 +73,35 @@ def test_a_listing_during_which_slots_move_is_refused(cluster: ClusterPlace) -> 
     for pages in (1, 2):
         cursor = None
         for _ in range(pages):
-            cursor = perform(List(Space.LOCK, page=30, cursor=cursor)).next_cursor
+            cursor = perform(List(Space.LOCK, page=10, cursor=cursor)).next_cursor
+        assert cursor is not None
         free = next(
             slot for slot in range(16384) if slot not in {slot_of(b"pages:{%s}:" % n.key.encode()) for n in NAMES}
         )
         owner = next(n for n, node in enumerate(cluster.nodes) if b"MOVED" not in node.says("EXISTS", _key_in(free)))
-        target = cluster.nodes[(owner + 1) % 3].says("CLUSTER", "MYID").split(b"\r\n")[1].decode()
-        for node in cluster.nodes:
-            assert node.says("CLUSTER", "SETSLOT", str(free), "NODE", target) == b"+OK\r\n"
+        _move(free, cluster.nodes[owner], cluster.nodes[(owner + 1) % 3], cluster.nodes[(owner + 2) % 3])
         with pytest.raises(StoreRefused, match="begin the listing again"):
             while cursor is not None:
-                cursor = perform(List(Space.LOCK, page=30, cursor=cursor)).next_cursor
+                cursor = perform(List(Space.LOCK, page=10, cursor=cursor)).next_cursor
     require_shown(list(paged(perform, List(Space.LOCK, page=7))), NAMES)
     store.close()
+
+
+def _move(slot: int, source: ClusterServer, target: ClusterServer, other: ClusterServer) -> None:
+    """Move an empty slot as a resharding does: the target imports it, so that its claim is the newest."""
+    ids = [node.says("CLUSTER", "MYID").split(b"\r\n")[1].decode() for node in (source, target)]
+    steps = [(target, "IMPORTING", ids[0]), (source, "MIGRATING", ids[1])]
+    for node, *words in [*steps, *((node, "NODE", ids[1]) for node in (target, source, other))]:
+        assert node.says("CLUSTER", "SETSLOT", str(slot), *words) == b"+OK\r\n"
+    # until it has heard of the new claim, a node may believe an old one again
+    target.until(lambda: _claims(source) == _claims(target) == _claims(other), "the nodes do not agree on the slots")
+
+
+def _claims(node: ClusterServer) -> set[tuple[bytes, ...]]:
+    """Return the id, epoch and slots of every node, as a node knows them."""
+    lines = node.says("CLUSTER", "NODES").splitlines()[1:]
+    words = [line.split() for line in lines if line]
+    return {(one[0], one[6], *(slots for slots in one[8:] if not slots.startswith(b"["))) for one in words}
 
 
 def _key_in(slot: int) -> str:
