@@ -183,9 +183,3 @@ def test_the_multiprocess_mode_sums_over_processes(tmp_path: Path) -> None:
     assert counts == {"apt": "1.0", "yum": "1.0"}
     leases = dict(re.findall(r'^lockstead_leases\{lock="(\w+)".*\} (.+)$', done.stdout, re.MULTILINE))
     assert leases == {"apt": "1.0", "yum": "0.0"}
-
-
-def test_without_prometheus_client_one_line_says_what_to_install() -> None:
-    script = "import sys; sys.modules['prometheus_client'] = None; import lockstead.telemetry.prometheus"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stderr.strip().endswith("metrics for Prometheus need: pip install 'lockstead[prometheus]'")

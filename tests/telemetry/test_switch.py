@@ -99,3 +99,16 @@ def test_the_command_line_shows_the_trace_of_a_holder(tmp_path: Path) -> None:
             assert trace in inspect()
     finally:
         remove_listener(listen)
+
+
+@pytest.mark.parametrize(
+    ("package", "module", "message"),
+    [
+        ("opentelemetry", "otel", "traces need: pip install 'lockstead[otel]'"),
+        ("prometheus_client", "prometheus", "metrics for Prometheus need: pip install 'lockstead[prometheus]'"),
+    ],
+)
+def test_without_its_package_one_line_says_what_to_install(package: str, module: str, message: str) -> None:
+    script = f"import sys; sys.modules[{package!r}] = None; import lockstead.telemetry.{module}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr.strip().endswith(message)

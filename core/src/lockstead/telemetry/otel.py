@@ -13,10 +13,11 @@ from lockstead.listeners import add_listener, remove_listener
 from lockstead.monitor.names import LockNames
 from lockstead.telemetry.counts import HOLD_BUCKETS, REQUEST_BUCKETS, WAIT_BUCKETS
 from lockstead.telemetry.measures import Meter
-from lockstead.telemetry.spans import Tracing
 
 try:
     from opentelemetry import metrics, trace
+
+    from lockstead.telemetry.spans import Tracing
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("traces need: pip install 'lockstead[otel]'") from error
 
