@@ -1,4 +1,4 @@
-"""Listeners of a whole process: for the events of every client, whoever opened it.
+"""Process-wide listeners: they receive the events of all clients.
 
 Wrappers, decorators and the command line open clients of their own, which have no listener of the user's. A listener
 must be quick, and must not wait for a lock of its caller. What it raises is ignored.

@@ -121,7 +121,7 @@ def _serve(app: Starlette, address: Address) -> None:
             say(f"the dashboard is at http://{bound}/")
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - of a signal's handler
-            """Note a signal. A stop that was asked for is no failure, so the signal is not raised again afterwards."""
+            """Note a signal. A requested stop is not a failure, so the signal is not raised again."""
             app.state.dashboard.board.close()
             self.should_exit, self.force_exit = True, self.should_exit
 

@@ -1,6 +1,6 @@
 """JSON Schemas (draft 2020-12) of what the commands print with `--json`: the one source of its keys and their order.
 
-They describe this version exactly: every key is present, and there is no other. Must not import the engine.
+They describe this version exactly: every key is required, and no other is allowed. Must not import the engine.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ ALERT: Final = _object(
 """What `reap` sends to a webhook, and to a command on standard input."""
 
 OTHERS: Final = {"error": ERROR, "alert": ALERT}
-"""What is no output of a command."""
+"""Schemas that do not describe the output of a command."""
 
 
 def document(name: str) -> dict[str, Any]:

@@ -171,7 +171,7 @@ class Gate:
                 "this dashboard is not known by that name: give it by --host, or hosts= of create_app\n", 421
             )
         if access.is_embedded(request):
-            return PlainTextResponse("this dashboard is no part of another site\n", 403)
+            return PlainTextResponse("this dashboard cannot be embedded in another site\n", 403)
         if request.method not in ("GET", "HEAD") and not access.is_same_origin(request):
             return PlainTextResponse("this form was not sent by a page of this dashboard\n", 403)
         visitor = request.scope["lockstead.visitor"] = access.visitor(request)

@@ -163,7 +163,7 @@ class Board:
     _event: asyncio.Event = field(default_factory=asyncio.Event)
 
     def changed(self) -> None:
-        """Note that a store was listed, and wake whoever waits for it."""
+        """Note that a store was listed, and wake those that wait for it."""
         self.version += 1
         self._views.clear()
         event, self._event = self._event, asyncio.Event()

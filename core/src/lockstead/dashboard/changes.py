@@ -63,7 +63,7 @@ def changes(before: Seen, after: Seen) -> Iterator[Event]:
 def unwatched(until: float, after: Seen) -> Iterator[Event]:
     """Yield what a first listing tells of the time before. until: when the store was listed last, before."""
     since = date_text(until) or "an unknown time"
-    yield Event(after.at, "", "unwatched", text=f"nobody watched since {since}: what came and went is unknown")
+    yield Event(after.at, "", "unwatched", text=f"not observed since {since}: leases in between are unknown")
     for now in after.locks.values():
         for lease in leases(now):
             if lease.acquired_epoch is not None and lease.acquired_epoch > until:

@@ -75,7 +75,7 @@ class Pages:
         return Response(self._dash.metrics.text(), headers={"content-type": OPENMETRICS})
 
     async def healthz(self, _request: Request) -> Response:
-        """Say that the dashboard answers; which stores do, the page and the metrics say."""
+        """Return that the dashboard answers. The page and the metrics show which stores do."""
         return PlainTextResponse("ok\n", headers={"cache-control": "no-store"})
 
     # --- logging in ----------------------------------------------------------------------------------------------

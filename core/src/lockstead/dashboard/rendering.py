@@ -1,4 +1,4 @@
-"""The templates and what they are given. Every text is escaped; there is no inline script and no inline style."""
+"""The templates and their variables. Every text is escaped; there is no inline script and no inline style."""
 
 from __future__ import annotations
 
