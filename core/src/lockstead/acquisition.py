@@ -11,7 +11,7 @@ from functools import partial
 from math import inf
 from typing import Final, TypeVar
 
-from lockstead.errors import NotAcquired, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+from lockstead.errors import NotAcquired, StoreError, StoreUnavailable
 from lockstead.events import EngineWarning, HolderChanged, NotGranted, NotGrantedResult, Waiting
 from lockstead.protocol.acquire import Contended, Grant, acquire
 from lockstead.protocol.commands import Script
@@ -22,6 +22,7 @@ from lockstead.runtime.held import HeldLease
 from lockstead.runtime.inside import is_inside
 from lockstead.runtime.interrupt import uninterrupted
 from lockstead.runtime.local_queue import Waiter
+from lockstead.runtime.observed import result_of
 from lockstead.runtime.run import OVERTIME, STALLED, Limits
 from lockstead.settings import Settings
 from lockstead.values import SHARED, Name
@@ -182,7 +183,8 @@ class Acquisition:
         self._not_pending()
         if self._has_asked:
             self._tidy(partial(self._clean_up, error))
-        self._tidy(partial(self._report, _result(error), error))
+        result: NotGrantedResult = "refused" if isinstance(error, NotAcquired) else result_of(error)
+        self._tidy(partial(self._report, result, error))
 
     def _report(self, result: NotGrantedResult, error: BaseException | None) -> None:
         """Emit, once, that this ended without a lease."""
@@ -220,21 +222,6 @@ class Acquisition:
         """Return the error of a wait that ended because others hold the lock."""
         waited = self.engine.clock.now() - self._started_at
         return self.engine.not_acquired(Name(self.key), self._contended, waited, has_waited=self._waits)
-
-
-def _result(error: BaseException) -> NotGrantedResult:
-    """Return how an acquisition ended that raised this error."""
-    match error:
-        case StoreRefused() | NotAcquired():
-            return "refused"
-        case StoreUnavailable():
-            return "unavailable"
-        case OutcomeUnknown():
-            return "unknown"
-        case Exception():
-            return "error"
-        case _:
-            return "cancelled"
 
 
 def _seen_by_another(seen: Contended | StoreError) -> Script[Contended]:

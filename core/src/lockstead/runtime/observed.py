@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from lockstead.errors import OutcomeUnknown, StoreRefused, StoreUnavailable
-from lockstead.events import StoreRequest
+from lockstead.events import NotGrantedResult, StoreRequest
 from lockstead.listeners import LISTENERS
 from lockstead.protocol.commands import Command, Create, Extend, List, OutOfTime, Pause, Read, Remove, Replace
 from lockstead.runtime.inside import holds_no_lock
@@ -40,7 +40,7 @@ def _name(command: Command[Any]) -> str:
     return _NAMES.get(type(command)) or type(command).__name__.lower()
 
 
-def result_of(error: BaseException) -> str:
+def result_of(error: BaseException) -> NotGrantedResult:
     """Return how a request ended that raised this error."""
     match error:
         case StoreRefused():
